@@ -1,0 +1,162 @@
+//! What operations cost: floating-point operations, bytes moved, bytes exchanged between ranks.
+
+use crate::buffer::{Axis, BufferId};
+use crate::lower::Program;
+use crate::op::Op;
+use crate::ops::*;
+use std::iter::Sum;
+use std::ops::Add as Plus;
+
+/// Work of an operation or a program, at capacity.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    /// Floating-point operations; a fused multiply-add counts two.
+    pub flops: f64,
+    /// Bytes read and written in this rank's memory, each operand once.
+    pub bytes: f64,
+    /// Bytes received from other ranks.
+    pub exchanged: f64,
+}
+
+impl Plus for Cost {
+    type Output = Cost;
+
+    fn add(self, other: Cost) -> Cost {
+        Cost {
+            flops: self.flops + other.flops,
+            bytes: self.bytes + other.bytes,
+            exchanged: self.exchanged + other.exchanged,
+        }
+    }
+}
+
+impl Sum for Cost {
+    fn sum<I: Iterator<Item = Cost>>(costs: I) -> Cost {
+        costs.fold(Cost::default(), |sum, cost| sum + cost)
+    }
+}
+
+/// How many tokens a segment has, for attention: a program's cost depends on how its micro-batch is cut in sequences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sequences {
+    /// Tokens of each sequence.
+    pub length: usize,
+}
+
+/// Cost of one operation.
+pub fn of_op(program: &Program, op: &Op, sequences: Sequences) -> Cost {
+    let access = op.access();
+    let bytes: usize =
+        access.reads.iter().chain(&access.writes).map(|&id| program.buffer(id).bytes()).sum();
+    let mut cost = Cost { flops: flops(program, op, sequences), bytes: bytes as f64, exchanged: 0.0 };
+    if let Op::Collective(c) = op {
+        let out = match &c.kind {
+            CollectiveKind::Collect { outs } => {
+                outs.iter().map(|&o| program.buffer(o).bytes()).sum::<usize>()
+            }
+            _ => program.buffer(c.out).bytes(),
+        };
+        cost.exchanged = out as f64;
+    }
+    cost
+}
+
+/// Cost of a whole program.
+pub fn of_program(program: &Program, sequences: Sequences) -> Cost {
+    program.ops.iter().map(|op| of_op(program, op, sequences)).sum()
+}
+
+fn flops(program: &Program, op: &Op, sequences: Sequences) -> f64 {
+    let elements = |id: BufferId| {
+        let b = program.buffer(id);
+        (b.rows * b.cols) as f64
+    };
+    match op {
+        Op::MatMul(o) => matmul_flops(program, o),
+        Op::Attention(o) => {
+            // Scores and values: two products over half of the square.
+            let rows = program.buffer(o.q).rows as f64;
+            2.0 * attention_pairs(rows, sequences) * 2.0 * (o.heads * o.head_dim) as f64
+        }
+        Op::AttentionBackward(o) => {
+            let rows = program.buffer(o.dq).rows as f64;
+            5.0 * attention_pairs(rows, sequences) * 2.0 * (o.heads * o.head_dim) as f64
+        }
+        Op::LogProb(o) => {
+            let products = if o.grad.is_some() { 2.0 } else { 1.0 };
+            head_flops(program, o.x, o.shard.rows) * products
+        }
+        Op::LogProbStats(o) => head_flops(program, o.x, o.shard.rows),
+        Op::LogProbBackward(o) => {
+            let products = 1 + usize::from(o.dx.is_some()) + usize::from(o.dw.is_some());
+            head_flops(program, o.x, o.shard.rows) * products as f64
+        }
+        Op::Norm(o) => 4.0 * elements(o.x),
+        Op::NormBackward(o) => 8.0 * elements(o.x),
+        Op::NormWeightGrad(o) => 4.0 * elements(o.x),
+        Op::Gate(o) => 10.0 * elements(o.out),
+        Op::GateBackward(o) => 14.0 * elements(o.dout),
+        Op::Rope(o) => 3.0 * elements(o.x),
+        Op::Add(o) => elements(o.out),
+        Op::AddRow(o) => elements(o.out),
+        Op::AdamW(o) => 14.0 * elements(o.grad),
+        Op::SumSquares(o) => o.grads.iter().map(|&g| 2.0 * elements(g)).sum(),
+        Op::ColumnSum(o) => elements(o.x),
+        Op::FoldRows(o) => elements(o.x),
+        _ => 0.0,
+    }
+}
+
+/// Visible (query, key) pairs of `rows` queries in causal sequences.
+fn attention_pairs(rows: f64, sequences: Sequences) -> f64 {
+    rows * (sequences.length as f64 + 1.0) / 2.0
+}
+
+fn head_flops(program: &Program, x: BufferId, vocab_rows: usize) -> f64 {
+    let b = program.buffer(x);
+    2.0 * (b.rows * b.cols) as f64 * vocab_rows as f64
+}
+
+fn matmul_flops(program: &Program, op: &MatMul) -> f64 {
+    let out = program.buffer(op.out);
+    let inner: usize = op.terms().map(|term| inner_size(program, &term.a)).sum();
+    2.0 * (out.rows * out.cols) as f64 * inner as f64
+}
+
+/// Length of the summed dimension of a left operand.
+fn inner_size(program: &Program, a: &Operand) -> usize {
+    let b = program.buffer(a.buffer);
+    if a.transposed {
+        a.rows.as_ref().map_or(b.rows, |r| r.len())
+    } else {
+        a.cols.as_ref().map_or(b.cols, |c| c.len())
+    }
+}
+
+/// Whether an operation's work is proportional to tokens (all but the optimizer's).
+pub fn is_per_token(program: &Program, op: &Op) -> bool {
+    op.access().writes.iter().any(|&id| program.buffer(id).axis != Axis::Fixed)
+}
+
+/// What the machine does a second, for a time from a [`Cost`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rates {
+    /// Floating-point operations a second in matrix products.
+    pub flops: f64,
+    /// Bytes a second from memory.
+    pub bytes: f64,
+}
+
+impl Rates {
+    /// Seconds of a program: each operation takes its work or its traffic, whichever is longer.
+    pub fn seconds(&self, program: &Program, sequences: Sequences) -> f64 {
+        program
+            .ops
+            .iter()
+            .map(|op| {
+                let cost = of_op(program, op, sequences);
+                (cost.flops / self.flops).max(cost.bytes / self.bytes)
+            })
+            .sum()
+    }
+}

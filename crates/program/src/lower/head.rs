@@ -1,0 +1,162 @@
+//! The head: log-probs of targets (and their backward rule), or logits of picked rows.
+
+use super::{Lowering, Mode};
+use crate::buffer::{Axis, BufferId, DType, Kind};
+use crate::graph::Split;
+use crate::ops::*;
+
+impl Lowering<'_> {
+    fn vocab_shard(&self) -> VocabShard {
+        let head = self.graph.head.expect("a graph has a head");
+        let info = self.graph.param_info(head);
+        let (tp, rank) = (self.store.topology.tp, self.store.rank.tp);
+        let Split::Rows(cut) = &info.split else {
+            panic!("{}: the head is shared by rows of the vocabulary", info.name)
+        };
+        let owned = cut.owned(tp, rank);
+        VocabShard {
+            first: owned.start,
+            rows: owned.len(),
+            vocab: self.graph.vocab,
+            leaves: cut.local_leaves(tp, rank),
+        }
+    }
+
+    fn head_leaves(&self) -> usize {
+        match &self.graph.param_info(self.graph.head.expect("a graph has a head")).split {
+            Split::Rows(cut) => cut.leaves(),
+            _ => 1,
+        }
+    }
+
+    pub(super) fn forward_head(&mut self) {
+        let hidden = self.graph.hidden.expect("a graph has a final value");
+        let x = self.current[&hidden];
+        match self.options.mode {
+            Mode::Generate { picked } => self.pick_logits(x, picked),
+            Mode::Score => self.log_probs(x, None),
+            Mode::Train { coef_known } => {
+                let head = self.graph.head.expect("a graph has a head");
+                let fused = coef_known
+                    && self.store.topology.tp == 1
+                    && !self.graph.param_info(head).trainable
+                    && self.needs_grad[hidden.0 as usize];
+                if fused {
+                    let dx = self.new_grad(hidden);
+                    let coef = self.io.coef.expect("training has coefficients");
+                    self.log_probs(x, Some((coef, dx)));
+                } else {
+                    self.log_probs(x, None);
+                }
+            }
+        }
+    }
+
+    fn pick_logits(&mut self, x: BufferId, picked: usize) {
+        let shard = self.vocab_shard();
+        let cols = self.buffers[x.0 as usize].cols;
+        let index = self.io.picked.expect("generation picks rows");
+        let rows = self.buffer("picked_hidden", DType::F32, picked, cols, Axis::Picked, Kind::Graph);
+        self.emit(PickRows { x, index, out: rows });
+        let logits = self.buffer("logits", DType::F32, picked, shard.rows, Axis::Picked, Kind::Input);
+        let weight = self.param(self.graph.head.expect("a graph has a head"));
+        self.emit(MatMul {
+            label: "logits".into(),
+            out: logits,
+            leaves: vec![vec![Term { a: Operand::whole(rows), b: Operand::whole(weight) }]],
+            tail: vec![],
+            alpha: 1.0,
+            init: Init::Zero,
+        });
+        self.io.logits = Some(logits);
+    }
+
+    fn log_probs(&mut self, x: BufferId, grad: Option<(BufferId, BufferId)>) {
+        let (tp, tokens) = (self.store.topology.tp, self.local_tokens());
+        let logp = self.buffer("logp", DType::F32, tokens, 1, Axis::Tokens, Kind::Input);
+        self.io.logp = Some(logp);
+        let targets = self.io.targets.expect("scoring has targets");
+        let weight = self.param(self.graph.head.expect("a graph has a head"));
+        let shard = self.vocab_shard();
+        let chunk = self.options.chunk;
+        let separate = matches!(self.options.mode, Mode::Train { .. }) && grad.is_none();
+        if tp == 1 {
+            let lse = separate.then(|| self.tokens_buffer("lse", 1));
+            self.head_lse = lse;
+            self.emit(LogProb { x, weight, targets, logp, lse, shard, chunk, grad });
+            return;
+        }
+        let stats = self.tokens_buffer("head_stats", 3);
+        self.emit(LogProbStats { x, weight, targets, stats, shard, chunk });
+        let outs: Vec<BufferId> =
+            (0..tp).map(|r| self.tokens_buffer(&format!("head_stats.{r}"), 3)).collect();
+        let kind = CollectiveKind::Collect { outs: outs.clone() };
+        self.emit(Collective { group: Group::Tensor, kind, x: stats, out: stats });
+        let lse = self.tokens_buffer("lse", 1);
+        self.head_lse = Some(lse);
+        let leaves = self.head_leaves();
+        self.emit(LogProbCombine { stats: outs, leaves, targets, logp, lse });
+    }
+
+    /// Gradients of the head's input and, when trained, of its weight, unless the forward pass has made them.
+    pub(super) fn backward_head(&mut self) {
+        let hidden = self.graph.hidden.expect("a graph has a final value");
+        if self.grads.contains_key(&hidden) {
+            return;
+        }
+        let head = self.graph.head.expect("a graph has a head");
+        let (weight, dw) = (self.param(head), self.param_grad(head));
+        let lse = self.head_lse.expect("log-probs kept their log-sum-exp");
+        let (shard, chunk) = (self.vocab_shard(), self.options.chunk);
+        let x = self.need(hidden);
+        let targets = self.io.targets.expect("training has targets");
+        let coef = self.io.coef.expect("training has coefficients");
+        let cp = self.store.topology.cp;
+        let dx = self.needs_grad[hidden.0 as usize].then(|| self.new_grad(hidden));
+        let partial = dx.map(|dx| {
+            if self.store.topology.tp == 1 {
+                return dx;
+            }
+            let cols = self.local_cols(hidden);
+            self.tokens_buffer("head_dx.partial", cols)
+        });
+        if dx.is_some() || (dw.is_some() && cp == 1) {
+            self.emit(LogProbBackward {
+                x,
+                weight,
+                targets,
+                lse,
+                coef,
+                dx: partial,
+                dw: dw.filter(|_| cp == 1),
+                shard: shard.clone(),
+                chunk,
+            });
+        }
+        if let (Some(out), Some(x)) = (dx, partial)
+            && out != x
+        {
+            let leaves = self.head_leaves();
+            let kind =
+                CollectiveKind::TreeSum { leaves, alpha: 1.0, accumulate: false, bias: None };
+            self.emit(Collective { group: Group::Tensor, kind, x, out });
+        }
+        if let Some(dw) = dw {
+            if cp > 1 {
+                let (x, lse) = (self.gather_tokens(x), self.gather_tokens(lse));
+                self.emit(LogProbBackward {
+                    x,
+                    weight,
+                    targets: self.io.all_targets.expect("training has targets of all tokens"),
+                    lse,
+                    coef: self.io.all_coef.expect("training has coefficients of all tokens"),
+                    dx: None,
+                    dw: Some(dw),
+                    shard,
+                    chunk,
+                });
+            }
+            self.param_grads[head.0 as usize] = true;
+        }
+    }
+}

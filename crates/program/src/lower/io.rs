@@ -1,0 +1,79 @@
+//! Inputs that the host writes and results that it reads.
+
+use super::{Lowering, Mode};
+use crate::buffer::{Axis, BufferId, DType, Kind};
+
+/// Where a program's inputs and results are; absent ones are not used by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Io {
+    /// Token ids of this rank, U32 `[tokens, 1]`.
+    pub ids: Option<BufferId>,
+    /// Positions of this rank's tokens, U32 `[tokens, 1]`.
+    pub positions: Option<BufferId>,
+    /// Segment table of this rank's queries, U32 `[segments, 4]`: first query row (of this rank), rows, position of the
+    /// first row, key row of position 0.
+    pub segments: Option<BufferId>,
+    /// Segment table of the whole micro-batch, for the backward pass (the same buffer with one context rank).
+    pub all_segments: Option<BufferId>,
+    /// Target of each token of this rank, U32; `u32::MAX` is inactive.
+    pub targets: Option<BufferId>,
+    /// d loss / d log-prob of each token of this rank.
+    pub coef: Option<BufferId>,
+    /// Ids of all tokens (the same buffer as `ids` with one context rank); trained embeddings only.
+    pub all_ids: Option<BufferId>,
+    /// Targets of all tokens; trained heads only.
+    pub all_targets: Option<BufferId>,
+    /// Coefficients of all tokens; trained heads only.
+    pub all_coef: Option<BufferId>,
+    /// Cache row of each token; generation only.
+    pub slots: Option<BufferId>,
+    /// Rows whose logits are wanted; generation only.
+    pub picked: Option<BufferId>,
+    /// Log-prob of each token of this rank `[tokens, 1]`.
+    pub logp: Option<BufferId>,
+    /// Logits of this rank's share of the vocabulary for the picked rows `[picked, share]`.
+    pub logits: Option<BufferId>,
+}
+
+impl Lowering<'_> {
+    pub(super) fn make_inputs(&mut self) {
+        let (local, cp) = (self.local_tokens(), self.store.topology.cp);
+        let segments = self.options.segments;
+        let vector = |l: &mut Self, name: &str, dtype| {
+            l.buffer(name, dtype, local, 1, Axis::Tokens, Kind::Input)
+        };
+        self.io.ids = Some(vector(self, "ids", DType::U32));
+        self.io.positions = Some(vector(self, "positions", DType::U32));
+        let table = self.buffer("segments", DType::U32, segments, 4, Axis::Segments, Kind::Input);
+        self.io.segments = Some(table);
+        match self.options.mode {
+            Mode::Generate { picked } => {
+                self.io.slots = Some(vector(self, "slots", DType::U32));
+                self.io.picked =
+                    Some(self.buffer("picked", DType::U32, picked, 1, Axis::Picked, Kind::Input));
+            }
+            Mode::Score => self.io.targets = Some(vector(self, "targets", DType::U32)),
+            Mode::Train { .. } => {
+                self.io.targets = Some(vector(self, "targets", DType::U32));
+                self.io.coef = Some(vector(self, "coef", DType::F32));
+                self.io.all_ids = self.of_all_tokens("all_ids", self.io.ids, DType::U32);
+                self.io.all_targets = self.of_all_tokens("all_targets", self.io.targets, DType::U32);
+                self.io.all_coef = self.of_all_tokens("all_coef", self.io.coef, DType::F32);
+                self.io.all_segments = if cp == 1 {
+                    self.io.segments
+                } else {
+                    Some(self.buffer("all_segments", DType::U32, segments, 4, Axis::AllSegments, Kind::Input))
+                };
+            }
+        }
+    }
+
+    /// The same input for the tokens of every context rank: the very buffer when there is one rank.
+    fn of_all_tokens(&mut self, name: &str, mine: Option<BufferId>, dtype: DType) -> Option<BufferId> {
+        if self.store.topology.cp == 1 {
+            return mine;
+        }
+        let rows = self.all_tokens();
+        Some(self.buffer(name, dtype, rows, 1, Axis::AllTokens, Kind::Input))
+    }
+}

@@ -1,0 +1,134 @@
+//! What outlives a step: parameters, their gradients and optimizer state, caches. Every program of a model starts with
+//! the same store, so its buffers carry the same ids in all of them.
+
+use crate::buffer::{Axis, Buffer, BufferId, DType, Kind};
+use crate::graph::{Graph, Param, ParamId, Split};
+use crate::topology::{Cut, Rank, Topology};
+
+/// What to make room for beside the parameters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreOptions {
+    /// Logical micro-batches in an optimizer step; 0 when nothing is trained.
+    pub accumulation: usize,
+    /// Rows of each key/value cache; 0 for none.
+    pub cache_rows: usize,
+}
+
+/// Buffers of one parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParamSlot {
+    /// The parameter's share on this rank.
+    pub value: BufferId,
+    /// Its training state, if trained.
+    pub state: Option<TrainState>,
+}
+
+/// Gradient and optimizer state of one trained parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrainState {
+    /// Gradient of the current micro-batch; after the last one, of the step.
+    pub grad: BufferId,
+    /// Partial sums of the accumulation tree, deepest last.
+    pub partials: Vec<BufferId>,
+    /// First moment.
+    pub m: BufferId,
+    /// Second moment.
+    pub v: BufferId,
+}
+
+/// The persistent buffers of one rank.
+#[derive(Clone, Debug)]
+pub struct Store {
+    /// The buffers, ids 0 ..
+    pub buffers: Vec<Buffer>,
+    /// One slot a parameter.
+    pub params: Vec<ParamSlot>,
+    /// Key and value cache of each attention layer.
+    pub caches: Vec<(BufferId, BufferId)>,
+    /// Optimizer scalars `[1, 8]`, if training.
+    pub hyper: Option<BufferId>,
+    /// Gradient norm `[1, 1]`, if training.
+    pub grad_norm: Option<BufferId>,
+    /// The topology that shares were cut for.
+    pub topology: Topology,
+    /// Whose shares these are.
+    pub rank: Rank,
+}
+
+impl Store {
+    /// Lays out the store of one rank.
+    pub fn new(graph: &Graph, topology: Topology, rank: Rank, options: StoreOptions) -> Store {
+        let mut store = Store {
+            buffers: Vec::new(),
+            params: Vec::new(),
+            caches: Vec::new(),
+            hyper: None,
+            grad_norm: None,
+            topology,
+            rank,
+        };
+        for param in &graph.params {
+            let slot = store.param_slot(param, options);
+            store.params.push(slot);
+        }
+        if options.accumulation > 0 {
+            store.hyper = Some(store.push("hyper", DType::F32, 1, 8, Kind::Input));
+            store.grad_norm = Some(store.push("grad_norm", DType::F32, 1, 1, Kind::Input));
+        }
+        if options.cache_rows > 0 {
+            for (i, &(kv_heads, head_dim)) in graph.caches.iter().enumerate() {
+                let cut = Cut::new(kv_heads, head_dim, topology.width);
+                let cols = cut.owned(topology.tp, rank.tp).len();
+                let k = store.push(&format!("cache.{i}.k"), DType::F32, options.cache_rows, cols, Kind::Context);
+                let v = store.push(&format!("cache.{i}.v"), DType::F32, options.cache_rows, cols, Kind::Context);
+                store.caches.push((k, v));
+            }
+        }
+        store
+    }
+
+    fn push(&mut self, name: &str, dtype: DType, rows: usize, cols: usize, kind: Kind) -> BufferId {
+        self.buffers.push(Buffer { name: name.into(), dtype, rows, cols, axis: Axis::Fixed, kind });
+        BufferId(self.buffers.len() as u32 - 1)
+    }
+
+    fn param_slot(&mut self, param: &Param, options: StoreOptions) -> ParamSlot {
+        let (rows, cols) = local_shape(param, &self.topology, self.rank);
+        let kind = if param.adapter { Kind::Adapter } else { Kind::Weight };
+        let value = self.push(&param.name, param.dtype, rows, cols, kind);
+        let state = (param.trainable && options.accumulation > 0).then(|| {
+            let grad = self.push(&format!("{}.grad", param.name), DType::F32, rows, cols, Kind::Gradient);
+            let partials = (0..tree_depth(options.accumulation))
+                .map(|i| self.push(&format!("{}.grad.{i}", param.name), DType::F32, rows, cols, Kind::Gradient))
+                .collect();
+            let m = self.push(&format!("{}.m", param.name), DType::F32, rows, cols, Kind::Optimizer);
+            let v = self.push(&format!("{}.v", param.name), DType::F32, rows, cols, Kind::Optimizer);
+            TrainState { grad, partials, m, v }
+        });
+        ParamSlot { value, state }
+    }
+
+    /// A parameter's slot.
+    pub fn slot(&self, id: ParamId) -> &ParamSlot {
+        &self.params[id.0 as usize]
+    }
+
+    /// A buffer.
+    pub fn buffer(&self, id: BufferId) -> &Buffer {
+        &self.buffers[id.0 as usize]
+    }
+}
+
+/// Rows and columns of a rank's share of a parameter.
+pub fn local_shape(param: &Param, topology: &Topology, rank: Rank) -> (usize, usize) {
+    match &param.split {
+        Split::Replicated => (param.padded_rows, param.cols),
+        Split::Rows(cut) => (cut.owned(topology.tp, rank.tp).len(), param.cols),
+        Split::Cols(cut) => (param.padded_rows, cut.owned(topology.tp, rank.tp).len()),
+    }
+}
+
+/// Partial sums that the mid-split tree over `leaves` gradients needs beside the current one.
+pub fn tree_depth(leaves: usize) -> usize {
+    canon::tree::partials(leaves).saturating_sub(1)
+}
