@@ -1,0 +1,110 @@
+//! Every linear product: forward, input gradient, weight gradient, LoRA branch.
+//!
+//! # What is computed
+//! ```text
+//! sum[i,j] = tree(leaf_0[i,j], …, leaf_{n-1}[i,j])  [ + tail[i,j] ]
+//! val[i,j] = alpha == 1 ? sum : alpha * sum
+//! out[i,j] = init(val[i,j])                          rounded once to the storage type
+//! ```
+//! - A *leaf* is one chain over its terms in order and each term's `k` ascending,
+//!   from `+0`: `acc = fma(a[i,k], b[j,k], acc)` in profile `cpu-f32`, one
+//!   [`dot_bf16_pair`](crate::bf16_dot::dot_bf16_pair) for each pair
+//!   `(k, k + 1)` counted from the term's own `k = 0` in profile `cpu-bf16` (an
+//!   odd last `k` is paired with zeros; operands rounded by
+//!   [`round_operand`](crate::bf16_dot::round_operand)).
+//! - `tree` adds leaves in f32 by the mid-split: a node over `[lo, hi)` is the node
+//!   over `[lo, mid)` plus the node over `[mid, hi)`, `mid = lo + (hi - lo) / 2`.
+//! - The *tail* is one more chain of its own, from `+0`, added once.
+//! - `init`: nothing; `val + bias[j]`; `out_old + val`; or [`Init::Chain`], where
+//!   the chain of the only leaf starts from `out_old` in place of `+0`.
+//!
+//! An element depends on its own row of A and its own row of B only: not on the
+//! other rows, the shape, the threads or the instruction set.
+//!
+//! # How
+//! Panels of A and B are packed as `[k][rows]` words and multiplied in register
+//! tiles (14 x 32 on AVX-512), lanes across outputs, never across `k`. Leaf sums
+//! are kept on a small stack beside the tile in L1. A long `k` is cut in blocks; a
+//! chain's accumulator then rests in scratch memory between blocks, unrounded.
+
+mod error;
+mod finish;
+mod operand;
+mod pack;
+mod pieces;
+mod problem;
+pub mod reference;
+mod skinny;
+mod task;
+mod tile;
+mod workspace;
+
+pub use error::MatmulError;
+pub use operand::{Elems, ElemsMut, Operand, OutView};
+pub use problem::{Init, Product, Term};
+pub use workspace::{Shape, workspace_bytes};
+
+use crate::context::{Arithmetic, Context, Shared};
+use crate::scratch;
+use crate::simd::dispatch;
+use task::{Bf16, F32, Job, Words};
+use workspace::{HEADER, Split};
+
+/// Most terms of a product, leaves and tail together.
+pub const MAX_TERMS: usize = 128;
+
+/// Computes `product` into `out`.
+///
+/// `workspace` holds at least [`workspace_bytes`] of the product's [`Shape`] and
+/// the context's threads; nothing is allocated.
+///
+/// # Errors
+/// [`MatmulError`]; `out` is then untouched.
+pub fn matmul(
+    context: &Context,
+    product: &Product<'_>,
+    out: OutView<'_>,
+    workspace: &mut [u8],
+) -> Result<(), MatmulError> {
+    problem::check(product, &out)?;
+    let shape = Shape::of(product);
+    let needed = workspace_bytes(&shape, context.threads());
+    if workspace.len() < needed {
+        return Err(MatmulError::Workspace { needed, given: workspace.len() });
+    }
+    if product.m == 0 || product.n == 0 {
+        return Ok(());
+    }
+    match context.arithmetic() {
+        Arithmetic::F32 => run::<F32>(context, product, out, workspace),
+        Arithmetic::Bf16 => run::<Bf16>(context, product, out, workspace),
+    }
+    Ok(())
+}
+
+fn run<W: Words>(
+    context: &Context,
+    product: &Product<'_>,
+    mut out: OutView<'_>,
+    workspace: &mut [u8],
+) {
+    let split = Split::of(&Shape::of(product), context.threads());
+    let skinny = skinny::serves(product);
+    let tasks = if skinny { split.skinny_tasks() } else { split.tasks() };
+    let raw = out.raw();
+    let scratch = Shared(scratch::align(workspace));
+    for thread in 0..context.threads() {
+        // SAFETY: the workspace holds one aligned part for each thread.
+        let part = unsafe { scratch.get().add(thread * split.floats_per_thread()) };
+        // SAFETY: a part is longer than its header. Zeros say that it holds no block.
+        unsafe { part.write_bytes(0, HEADER) };
+    }
+    context.for_each(tasks, |thread, task| {
+        // SAFETY: the workspace holds one aligned part for each thread.
+        let scratch = unsafe { scratch.get().add(thread * split.floats_per_thread()) };
+        let job = Job::<W>::new(product, raw, split, scratch, task, skinny);
+        // SAFETY: operands, output and scratch were checked against the shape by
+        // `matmul`; tasks write disjoint outputs, threads use their own scratch.
+        unsafe { dispatch(context.isa(), job) };
+    });
+}

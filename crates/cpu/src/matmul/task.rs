@@ -1,0 +1,294 @@
+//! One task of a product: a block of columns times a block of rows.
+
+use super::finish::Finish;
+use super::operand::Target;
+use super::pack::{Packing, pack, panel_width};
+use super::pieces::{Piece, Pieces};
+use super::tile::tile;
+use super::workspace::{A_PANELS, Split};
+use super::{Product, skinny};
+use crate::simd::{Kernel, LANES, Vector};
+
+/// The arithmetic of a chain, one packed 32-bit word at a time.
+pub(super) trait Words: Copy {
+    /// Whether a word is a pair of bf16 (two `k`) instead of an f32.
+    const PAIRS: bool;
+
+    /// Words of `k` steps.
+    fn units(k: usize) -> usize {
+        if Self::PAIRS { k.div_ceil(2) } else { k }
+    }
+
+    /// One step of every lane's chain.
+    ///
+    /// # Safety
+    /// The instruction set of `V` is enabled.
+    unsafe fn step<V: Vector>(a: V, b: V, acc: V) -> V;
+}
+
+/// Profile `cpu-f32`.
+#[derive(Clone, Copy)]
+pub(super) struct F32;
+
+impl Words for F32 {
+    const PAIRS: bool = false;
+    #[inline(always)]
+    unsafe fn step<V: Vector>(a: V, b: V, acc: V) -> V {
+        // SAFETY: as the caller's.
+        unsafe { a.fma(b, acc) }
+    }
+}
+
+/// Profile `cpu-bf16`.
+#[derive(Clone, Copy)]
+pub(super) struct Bf16;
+
+impl Words for Bf16 {
+    const PAIRS: bool = true;
+    #[inline(always)]
+    unsafe fn step<V: Vector>(a: V, b: V, acc: V) -> V {
+        // SAFETY: as the caller's.
+        unsafe { a.dot_words(b, acc) }
+    }
+}
+
+/// One task.
+pub(super) struct Job<'a, W> {
+    pub(super) product: &'a Product<'a>,
+    pub(super) finish: Finish<'a>,
+    pub(super) split: Split,
+    /// The thread's own scratch memory.
+    pub(super) scratch: *mut f32,
+    pub(super) task: usize,
+    skinny: bool,
+    words: std::marker::PhantomData<W>,
+}
+
+impl<'a, W: Words> Job<'a, W> {
+    pub(super) fn new(
+        product: &'a Product<'a>,
+        out: Target,
+        split: Split,
+        scratch: *mut f32,
+        task: usize,
+        skinny: bool,
+    ) -> Self {
+        let finish = Finish { out, alpha: product.alpha, init: product.init };
+        Self { product, finish, split, scratch, task, skinny, words: std::marker::PhantomData }
+    }
+}
+
+impl<W: Words> Kernel for Job<'_, W> {
+    const BF16_DOT: bool = W::PAIRS;
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        // SAFETY: as `matmul` checked.
+        unsafe {
+            if self.skinny {
+                skinny::run::<V, W>(&self);
+            } else {
+                self.packed::<V>();
+            }
+        }
+    }
+}
+
+impl<W: Words> Job<'_, W> {
+    #[inline(always)]
+    unsafe fn packed<V: Vector>(&self) {
+        let split = &self.split;
+        let (block, row, rows) = split.task(self.task);
+        let col = block * split.col_block;
+        let cols = split.col_block.min(self.product.n - col);
+        let units: usize = self.product.terms().map(|term| W::units(term.k)).sum();
+        let mut from = 0;
+        while from < units {
+            let to = units.min(from + split.k_block);
+            let pieces = Pieces::of::<W>(self.product, from, to);
+            // SAFETY: the scratch memory was sized by `split`.
+            unsafe {
+                self.pack_b::<V>(pieces.as_slice(), to - from, (block, from), (col, cols));
+                let ends = (from == 0, to == units);
+                self.rows::<V>(pieces.as_slice(), to - from, (row, rows), (col, cols), ends);
+            }
+            from = to;
+        }
+    }
+
+    /// Packs a block of B, unless the thread's scratch memory holds it already.
+    #[inline(always)]
+    unsafe fn pack_b<V: Vector>(
+        &self,
+        pieces: &[Piece],
+        units: usize,
+        (block, from): (usize, usize),
+        (col, cols): (usize, usize),
+    ) {
+        let width = if V::WIDE { 2 * LANES } else { LANES };
+        // SAFETY: as the caller's.
+        unsafe {
+            // 0 is an empty scratch memory: `matmul` clears it before the first task.
+            let held = self.scratch.cast::<[usize; 2]>();
+            if held.read_unaligned() == [block + 1, from] {
+                return;
+            }
+            held.write_unaligned([block + 1, from]);
+            let to = self.scratch.add(self.split.b_at());
+            let mut at = 0;
+            for p in pieces {
+                let packing = Packing {
+                    source: p.b,
+                    k: p.k,
+                    row: col,
+                    rows: cols,
+                    available: self.product.n,
+                    unit: p.unit,
+                    units: p.units,
+                    at,
+                    width,
+                    panel_stride: width * units,
+                };
+                pack::<V, W>(&packing, to);
+                at += p.units;
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn rows<V: Vector>(
+        &self,
+        pieces: &[Piece],
+        units: usize,
+        (row, rows): (usize, usize),
+        (col, cols): (usize, usize),
+        ends: (bool, bool),
+    ) {
+        let split = &self.split;
+        let wide = if V::WIDE { 2 * LANES } else { LANES };
+        // Groups of panels of nearly equal height: no short one at the end.
+        let groups = rows.div_ceil(A_PANELS * V::TILE_ROWS);
+        // SAFETY: as the caller's.
+        unsafe {
+            let (a, b) = (self.scratch.add(split.a_at()), self.scratch.add(split.b_at()));
+            let mut state = self.scratch.add(split.state_at());
+            let mut done = 0;
+            for group in 0..groups {
+                let end = done + (rows - done).div_ceil(groups - group);
+                let height = (end - done).div_ceil((end - done).div_ceil(V::TILE_ROWS));
+                let a_stride = height * units + LANES;
+                self.pack_a::<V>(pieces, (row + done, end - done), (height, a_stride), a);
+                let mut left = a;
+                while done < end {
+                    let i = (row + done, height.min(end - done));
+                    self.tiles::<V>(
+                        pieces,
+                        units,
+                        (left, height),
+                        (b, wide),
+                        i,
+                        (col, cols),
+                        &mut state,
+                        ends,
+                    );
+                    left = left.add(a_stride);
+                    done += i.1;
+                }
+            }
+        }
+    }
+
+    /// A panel of A times every panel of the block of B.
+    #[inline(always)]
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn tiles<V: Vector>(
+        &self,
+        pieces: &[Piece],
+        units: usize,
+        (left, height): (*const f32, usize),
+        (mut right, wide): (*const f32, usize),
+        i: (usize, usize),
+        (col, cols): (usize, usize),
+        state: &mut *mut f32,
+        (first, last): (bool, bool),
+    ) {
+        let mut c = 0;
+        while c < cols {
+            let width = panel_width(wide, cols - c);
+            let size = height * width;
+            let j = (col + c, width.min(cols - c));
+            // SAFETY: as the caller's.
+            unsafe {
+                if first {
+                    self.finish.preload::<V>(*state, width, i, j);
+                }
+                run_tile::<V, W>(height, width == 2 * LANES, pieces, left, right, *state);
+                if last {
+                    self.finish.store::<V>(state.add(size), width, i, j);
+                }
+                if self.split.is_cut() {
+                    *state = state.add(self.split.slots() * size);
+                }
+                right = right.add(width * units);
+            }
+            c += width;
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn pack_a<V: Vector>(
+        &self,
+        pieces: &[Piece],
+        (row, rows): (usize, usize),
+        (width, panel_stride): (usize, usize),
+        to: *mut f32,
+    ) {
+        let mut at = 0;
+        for p in pieces {
+            let packing = Packing {
+                source: p.a,
+                k: p.k,
+                row,
+                rows,
+                available: self.product.m,
+                unit: p.unit,
+                units: p.units,
+                at,
+                width,
+                panel_stride,
+            };
+            // SAFETY: as the caller's.
+            unsafe { pack::<V, W>(&packing, to) };
+            at += p.units;
+        }
+    }
+}
+
+/// The tile of `height` rows.
+#[inline(always)]
+unsafe fn run_tile<V: Vector, W: Words>(
+    height: usize,
+    wide: bool,
+    pieces: &[Piece],
+    a: *const f32,
+    b: *const f32,
+    state: *mut f32,
+) {
+    macro_rules! heights {
+        ($($h:literal)*) => {
+            match (height, wide) {
+                $(
+                    ($h, true) if V::WIDE && $h <= V::TILE_ROWS =>
+                        // SAFETY: as the caller's.
+                        unsafe { tile::<V, W, $h, 2>(pieces, a, b, state) },
+                    ($h, false) if $h <= V::TILE_ROWS =>
+                        // SAFETY: as the caller's.
+                        unsafe { tile::<V, W, $h, 1>(pieces, a, b, state) },
+                )*
+                _ => unreachable!("a tile of {height} rows"),
+            }
+        };
+    }
+    heights!(1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+}

@@ -1,0 +1,265 @@
+//! What can be wrong with training data.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use text::{MaskError, TokenizerError};
+
+/// Where a sample comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Origin {
+    /// The file.
+    pub file: Arc<Path>,
+    /// The line in it, from 1.
+    pub line: usize,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file.display(), self.line)
+    }
+}
+
+/// Data that cannot be trained on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DataError {
+    /// A file could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// No file was given.
+    #[error("no data file was given; name at least one JSON Lines file")]
+    NoFile,
+    /// A file without samples.
+    #[error("{} has no samples; it needs one JSON object a line", path.display())]
+    EmptyFile {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A line, or the sample on it, is wrong.
+    #[error("{origin}: {source}")]
+    Sample {
+        /// The file and line.
+        origin: Origin,
+        /// What is wrong.
+        source: SampleError,
+    },
+    /// More samples than a data set may have.
+    #[error("{origin}: more than {limit} samples; split the data over several runs")]
+    TooManySamples {
+        /// Where the limit was passed.
+        origin: Origin,
+        /// The limit.
+        limit: usize,
+    },
+    /// Every sample was dropped.
+    #[error(
+        "all {dropped} samples are longer than max_length = {max_length} tokens and were dropped; raise max_length"
+    )]
+    AllDropped {
+        /// Samples dropped.
+        dropped: usize,
+        /// The limit that they exceed, tokens.
+        max_length: usize,
+    },
+    /// A sample does not fit a micro-batch.
+    #[error(
+        "{origin}: a sample of {length} tokens does not fit micro-batches of {budget} tokens; raise micro_tokens or \
+         lower max_length"
+    )]
+    OverBudget {
+        /// Where the sample is.
+        origin: Origin,
+        /// Its tokens.
+        length: usize,
+        /// Tokens of a micro-batch.
+        budget: usize,
+    },
+    /// A packing or extent with a zero, or beyond a limit.
+    #[error("{what} is {value}; it must be between 1 and {limit}")]
+    OutOfRange {
+        /// Which.
+        what: &'static str,
+        /// The value.
+        value: usize,
+        /// The largest possible.
+        limit: usize,
+    },
+    /// Reaching the number of steps would take too many passes over the data.
+    #[error(
+        "{steps} steps take more than {limit} passes over this data; lower max_steps, accumulation or micro_tokens"
+    )]
+    TooManyEpochs {
+        /// Steps asked for.
+        steps: usize,
+        /// The limit on passes.
+        limit: usize,
+    },
+}
+
+/// What can be wrong with one line.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SampleError {
+    /// The line is longer than any sample is.
+    #[error("the line has more than {limit} bytes; is the file JSON Lines?")]
+    LineTooLong {
+        /// The limit, bytes.
+        limit: usize,
+    },
+    /// The line is not UTF-8.
+    #[error("byte {byte} of the line is not UTF-8; convert the file to UTF-8")]
+    NotUtf8 {
+        /// The first wrong byte, from 0.
+        byte: usize,
+    },
+    /// The file begins with a byte order mark.
+    #[error("the file begins with a byte order mark; save it as UTF-8 without one")]
+    ByteOrderMark,
+    /// An empty line before the last sample.
+    #[error("the line is blank; blank lines may stand only at the end of the file")]
+    BlankLine,
+    /// Not JSON.
+    #[error("not JSON: {source}")]
+    Json {
+        /// What the parser says; its line is always 1, its column is in this line.
+        source: serde_json::Error,
+    },
+    /// JSON, but no object.
+    #[error("{found} where an object is needed, such as {{\"messages\": [...]}}")]
+    NotAnObject {
+        /// What there is.
+        found: &'static str,
+    },
+    /// No known shape.
+    #[error(
+        "the object has none of `messages`, `prompt` with `completion`, or `text` (it has: {keys})"
+    )]
+    NoShape {
+        /// The keys there are.
+        keys: String,
+    },
+    /// Two shapes at once.
+    #[error("the object has both `{first}` and `{second}`; a sample has one shape")]
+    TwoShapes {
+        /// A key of one shape.
+        first: &'static str,
+        /// A key of another.
+        second: &'static str,
+    },
+    /// Half of a shape.
+    #[error("the object has `{found}` without `{missing}`")]
+    HalfShape {
+        /// The key there is.
+        found: &'static str,
+        /// The key that belongs to it.
+        missing: &'static str,
+    },
+    /// A key with a value of another type.
+    #[error("`{key}` is {found}, not {needed}")]
+    WrongType {
+        /// The key, with its message where it is in one: `messages[2].content`.
+        key: String,
+        /// What it must be.
+        needed: &'static str,
+        /// What it is.
+        found: &'static str,
+    },
+    /// A message with a role that no template knows.
+    #[error("message {index} has the role {role:?}; known are {}", text::ROLES.join(", "))]
+    UnknownRole {
+        /// The message, from 0.
+        index: usize,
+        /// Its role.
+        role: String,
+    },
+    /// A message without content and without tool calls.
+    #[error("message {index} ({role}) has no `content`")]
+    NoContent {
+        /// The message, from 0.
+        index: usize,
+        /// Its role.
+        role: String,
+    },
+    /// A message that says how much it counts.
+    #[error(
+        "message {index} has `{key}`, which this version does not support: every assistant message is learnt; remove \
+         the key, or split the conversation"
+    )]
+    MessageWeight {
+        /// The message, from 0.
+        index: usize,
+        /// The key: `train` or `weight`.
+        key: &'static str,
+    },
+    /// A conversation, and a model without a chat template.
+    #[error(
+        "the sample has `messages` and the model has no chat template; pass one, or use `prompt` with `completion`"
+    )]
+    NoTemplate,
+    /// A sample that ends with the end-of-text token, and a tokenizer without one.
+    #[error(
+        "the tokenizer names no end-of-text token, which a `{shape}` sample ends with; use `messages`, or name \
+         `eos_token` in tokenizer_config.json"
+    )]
+    NoEndOfText {
+        /// The sample's shape.
+        shape: &'static str,
+    },
+    /// The conversation could not be rendered or masked.
+    #[error(transparent)]
+    Mask(#[from] MaskError),
+    /// The text could not be encoded.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// A token holds the prompt's last and the completion's first characters.
+    #[error(
+        "the prompt's last token changes when the completion follows it (token {index}), so training would see \
+         another prompt than generation; move the white space at the prompt's end to the completion's start"
+    )]
+    TokenAcrossPrompt {
+        /// The token of the prompt, from 0.
+        index: usize,
+    },
+    /// No token is learnt.
+    #[error("the sample has nothing to learn: {why}")]
+    NothingToLearn {
+        /// Why.
+        why: &'static str,
+    },
+    /// The sample is longer than it may be.
+    #[error(
+        "the sample has {length} tokens and max_length is {limit}; raise max_length, shorten the sample, or set \
+         too_long = \"drop\""
+    )]
+    TooLong {
+        /// Its tokens.
+        length: usize,
+        /// Most tokens.
+        limit: usize,
+    },
+    /// A token that the model has no embedding for.
+    #[error(
+        "token {position} is id {id} and the model has {vocab} words; the tokenizer is another model's"
+    )]
+    OutsideVocabulary {
+        /// Its place in the sample, from 0.
+        position: usize,
+        /// The id.
+        id: u32,
+        /// Rows of the model's embedding.
+        vocab: usize,
+    },
+}
+
+impl SampleError {
+    pub(crate) fn at(self, origin: &Origin) -> DataError {
+        DataError::Sample { origin: origin.clone(), source: self }
+    }
+}

@@ -1,0 +1,164 @@
+//! LoRA matrices: initial values, reading and writing PEFT adapters.
+
+use crate::error::EngineError;
+use crate::run::Engine;
+use canon::random::{Numbers, Purpose};
+use formats::peft::{Adapter, AdapterConfig, Factors};
+use program::ParamId;
+use program::graph::Split;
+use std::collections::HashMap;
+use std::path::Path;
+
+/// Where an adapter's values come from.
+#[derive(Debug)]
+pub enum AdapterSource<'a> {
+    /// A uniform in ±1/√in (as PEFT initialises), B zero.
+    Fresh {
+        /// The seed.
+        seed: u64,
+    },
+    /// A PEFT adapter.
+    Peft(&'a Adapter),
+}
+
+/// A LoRA pair of the graph.
+struct Pair {
+    module: String,
+    a: ParamId,
+    b: ParamId,
+}
+
+impl Engine<'_> {
+    fn pairs(&self) -> Vec<Pair> {
+        let mut found: HashMap<&str, [Option<ParamId>; 2]> = HashMap::new();
+        let mut order = Vec::new();
+        for id in self.graph.param_ids() {
+            let param = self.graph.param_info(id);
+            if let Some(module) = families::lora_module(&param.name) {
+                let which = usize::from(param.name.ends_with(".lora_B.weight"));
+                found.entry(module).or_insert_with(|| {
+                    order.push(module);
+                    [None; 2]
+                })[which] = Some(id);
+            }
+        }
+        order
+            .into_iter()
+            .filter_map(|module| match found[module] {
+                [Some(a), Some(b)] => Some(Pair { module: module.into(), a, b }),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Gives every LoRA matrix its values.
+    ///
+    /// # Errors
+    /// An adapter whose modules or shapes are not the model's.
+    pub fn load_adapter(&mut self, source: &AdapterSource<'_>) -> Result<(), EngineError> {
+        match source {
+            AdapterSource::Fresh { seed } => {
+                self.init_adapter(*seed);
+                Ok(())
+            }
+            AdapterSource::Peft(adapter) => self.read_adapter(adapter),
+        }
+    }
+
+    /// The numbers of a whole matrix are those of its name's index; a rank takes its share of them.
+    fn init_adapter(&mut self, seed: u64) {
+        for (index, pair) in self.pairs().into_iter().enumerate() {
+            let a = self.graph.param_info(pair.a);
+            let bound = 1.0 / (a.cols as f32).sqrt();
+            let mut whole = vec![0.0; a.rows * a.cols];
+            Numbers::new(seed, Purpose::Init, index as u64).fill_uniform(0, -bound, bound, &mut whole);
+            let b = self.graph.param_info(pair.b);
+            let zeros = vec![0.0; b.rows * b.cols];
+            self.write_whole(pair.a, &whole);
+            self.write_whole(pair.b, &zeros);
+        }
+    }
+
+    fn read_adapter(&mut self, adapter: &Adapter) -> Result<(), EngineError> {
+        let pairs = self.pairs();
+        for module in adapter.modules() {
+            if !pairs.iter().any(|p| p.module == module.name) {
+                return Err(EngineError::Adapter(format!(
+                    "it changes `{}`, which this model does not have",
+                    module.name
+                )));
+            }
+        }
+        for pair in pairs {
+            let module = adapter.modules().iter().find(|m| m.name == pair.module);
+            let Some(module) = module else {
+                return Err(EngineError::Adapter(format!("it has nothing for `{}`", pair.module)));
+            };
+            let (a, b) = (self.graph.param_info(pair.a), self.graph.param_info(pair.b));
+            let ours = [a.rows, a.cols, b.rows];
+            let theirs = [module.rank, module.in_features, module.out_features];
+            if ours != theirs {
+                return Err(EngineError::Adapter(format!(
+                    "`{}` has rank, inputs, outputs {theirs:?} and the model takes {ours:?}",
+                    pair.module
+                )));
+            }
+            let (mut a, mut b) = (vec![0.0; a.elements()], vec![0.0; b.elements()]);
+            adapter.read_a(module, &mut a)?;
+            adapter.read_b(module, &mut b)?;
+            self.write_whole(pair.a, &a);
+            self.write_whole(pair.b, &b);
+        }
+        Ok(())
+    }
+
+    /// Writes this rank's share of a parameter's whole value.
+    pub fn write_whole(&mut self, id: ParamId, whole: &[f32]) {
+        let param = self.graph.param_info(id);
+        let (topology, rank) = (self.blueprint.store.topology, self.blueprint.store.rank);
+        let mine = match &param.split {
+            Split::Replicated => whole.to_vec(),
+            Split::Rows(cut) => {
+                let rows = cut.owned(topology.tp, rank.tp);
+                let mut mine: Vec<f32> = whole
+                    .get(rows.start * param.cols..(rows.end * param.cols).min(whole.len()))
+                    .unwrap_or(&[])
+                    .to_vec();
+                mine.resize(rows.len() * param.cols, 0.0);
+                mine
+            }
+            Split::Cols(cut) => {
+                let cols = cut.owned(topology.tp, rank.tp);
+                whole.chunks(param.cols).flat_map(|row| row[cols.clone()].iter().copied()).collect()
+            }
+        };
+        self.write_param(id, &mine);
+    }
+
+    /// Writes the adapter to a PEFT folder that must not exist, or be empty. One rank holds every parameter whole.
+    ///
+    /// # Errors
+    /// Whatever writing gives.
+    pub fn save_adapter(&self, folder: &Path, config: &AdapterConfig) -> Result<(), EngineError> {
+        let values: Vec<(Pair, Vec<f32>, Vec<f32>)> = self
+            .pairs()
+            .into_iter()
+            .map(|pair| {
+                let (a, b) = (self.read_param(pair.a), self.read_param(pair.b));
+                (pair, a, b)
+            })
+            .collect();
+        let factors: Vec<Factors<'_>> = values
+            .iter()
+            .map(|(pair, a, b)| Factors {
+                module: &pair.module,
+                in_features: self.graph.param_info(pair.a).cols,
+                out_features: self.graph.param_info(pair.b).rows,
+                a,
+                b,
+            })
+            .collect();
+        formats::peft::write(folder, config, &factors)?;
+        Ok(())
+    }
+}

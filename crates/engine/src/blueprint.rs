@@ -1,0 +1,128 @@
+//! Everything a job will run, planned before anything is allocated.
+
+use program::keep::Keep;
+use program::lower::{self, Mode, Options};
+use program::store::StoreOptions;
+use program::{Graph, Ledger, Op, Plan, Program, Rank, Store, Topology};
+
+/// A program with its plan.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// The program.
+    pub program: Program,
+    /// Where its buffers are.
+    pub plan: Plan,
+    /// Sequences it takes.
+    pub segments: usize,
+}
+
+/// A training job's shape.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TrainShape {
+    /// Token capacity of a logical micro-batch.
+    pub tokens: usize,
+    /// Most sequences in it.
+    pub segments: usize,
+    /// Logical micro-batches in an optimizer step, at most.
+    pub accumulation: usize,
+    /// Keep or recompute.
+    pub keep: Keep,
+    /// Whether coefficients are known before the forward pass (supervised fine-tuning).
+    pub coef_known: bool,
+}
+
+/// A generation job's shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GenerateShape {
+    /// Sequences at once.
+    pub sequences: usize,
+    /// Tokens of the longest sequence, prompt and completion.
+    pub length: usize,
+    /// Tokens of a prefill chunk.
+    pub prefill: usize,
+}
+
+/// What a job will do; each part may be absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Job {
+    /// Training.
+    pub train: Option<TrainShape>,
+    /// Scoring: tokens and sequences of a micro-batch.
+    pub score: Option<(usize, usize)>,
+    /// Generation.
+    pub generate: Option<GenerateShape>,
+}
+
+/// A job's programs and the bytes that they need together.
+#[derive(Clone, Debug)]
+pub struct Blueprint {
+    /// The job.
+    pub job: Job,
+    /// Persistent buffers.
+    pub store: Store,
+    /// The store alone.
+    pub resident: Compiled,
+    /// The training step of one micro-batch.
+    pub train: Option<Compiled>,
+    /// Gradient norm and update.
+    pub optimizer: Option<Compiled>,
+    /// Scoring.
+    pub score: Option<Compiled>,
+    /// A prefill chunk.
+    pub prefill: Option<Compiled>,
+    /// A decode step.
+    pub decode: Option<Compiled>,
+    /// Bytes by kind, the maximum over the programs, which run in turn.
+    pub ledger: Ledger,
+}
+
+/// Rows of logits that exist at once: about 32 MiB of them, a multiple of 16.
+pub fn head_chunk(vocab: usize) -> usize {
+    const LOGIT_BYTES: usize = 32 << 20;
+    (LOGIT_BYTES / (vocab * 4)).clamp(16, 512) / 16 * 16
+}
+
+impl Blueprint {
+    /// Plans a job. `workspace` tells the scratch bytes that the executor's kernel of an operation needs.
+    pub fn new(
+        graph: &Graph,
+        topology: Topology,
+        rank: Rank,
+        job: Job,
+        workspace: &dyn Fn(&Op, &Program) -> usize,
+    ) -> Blueprint {
+        let options = StoreOptions {
+            accumulation: job.train.map_or(0, |t| t.accumulation),
+            cache_rows: job.generate.map_or(0, |g| g.sequences * g.length),
+        };
+        let store = Store::new(graph, topology, rank, options);
+        let compile = |program: Program, segments: usize| {
+            let scratch = program.ops.iter().map(|op| workspace(op, &program)).max().unwrap_or(0);
+            let plan = Plan::new(&store, &program, scratch);
+            Compiled { program, plan, segments }
+        };
+        let lower = |mode: Mode, tokens: usize, segments: usize, keep: Vec<bool>| {
+            let chunk = head_chunk(graph.vocab);
+            let options = Options { mode, tokens, segments, chunk, keep };
+            compile(lower::lower(graph, &store, &options), segments)
+        };
+        let train = job.train.map(|t| {
+            let mode = Mode::Train { coef_known: t.coef_known };
+            lower(mode, t.tokens, t.segments, t.keep.set(graph))
+        });
+        let optimizer = job.train.map(|_| compile(lower::optimizer(graph, &store), 0));
+        let score = job.score.map(|(tokens, segments)| lower(Mode::Score, tokens, segments, vec![]));
+        let generate = |tokens: usize, picked: usize| {
+            lower(Mode::Generate { picked }, tokens, picked, vec![])
+        };
+        let prefill = job.generate.map(|g| generate(g.prefill, g.sequences));
+        let decode = job.generate.map(|g| generate(g.sequences, g.sequences));
+        let resident = compile(lower::resident(&store), 0);
+        let programs = [&train, &optimizer, &score, &prefill, &decode];
+        let ledger = programs
+            .into_iter()
+            .flatten()
+            .fold(resident.plan.ledger, |ledger, compiled| ledger.max(&compiled.plan.ledger));
+        Blueprint { job, resident, train, optimizer, score, prefill, decode, ledger, store }
+    }
+}

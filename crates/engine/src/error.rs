@@ -1,0 +1,66 @@
+//! What can go wrong while a model runs.
+
+use arena::ExecError;
+use formats::FormatError;
+
+/// An engine error.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// A checkpoint could not be read.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// An operation could not be carried out.
+    #[error("operation {index} ({op}{layer}): {source}", layer = layer.map_or(String::new(), |l| format!(", layer {l}")))]
+    Exec {
+        /// Index in its program.
+        index: usize,
+        /// Its name.
+        op: &'static str,
+        /// Its layer.
+        layer: Option<usize>,
+        /// What went wrong.
+        source: ExecError,
+    },
+    /// Ranks could not exchange data.
+    #[error("operation {index}: {message}")]
+    Exchange {
+        /// Index in its program.
+        index: usize,
+        /// What the exchange says.
+        message: String,
+    },
+    /// More tokens or segments than the program was planned for.
+    #[error("a micro-batch of {tokens} tokens in {segments} sequences is over the planned {capacity} tokens in {most} sequences")]
+    OverCapacity {
+        /// Tokens given.
+        tokens: usize,
+        /// Sequences given.
+        segments: usize,
+        /// Tokens planned.
+        capacity: usize,
+        /// Sequences planned.
+        most: usize,
+    },
+    /// A sequence longer than its cache or the model's context.
+    #[error("a sequence of {length} tokens is longer than {limit}, {what}")]
+    TooLong {
+        /// Tokens.
+        length: usize,
+        /// Most.
+        limit: usize,
+        /// Whose limit.
+        what: &'static str,
+    },
+    /// A gradient norm that is not a number or infinite: nothing was updated.
+    #[error("the gradient norm is {norm}: nothing was updated")]
+    NonFiniteGradient {
+        /// The norm.
+        norm: f32,
+    },
+    /// The adapter does not fit the model.
+    #[error("adapter: {0}")]
+    Adapter(String),
+    /// The job did not plan for this.
+    #[error("this engine was not planned for {0}")]
+    NotPlanned(&'static str),
+}

@@ -1,0 +1,113 @@
+//! Fitting a training job in a lease: the fastest keep set, or what would fit instead.
+
+use crate::blueprint::{Job, TrainShape, head_chunk};
+use program::keep::{self, Keep, Level};
+use program::lower::{self, Mode, Options, Program};
+use program::store::StoreOptions;
+use program::{Graph, Ledger, Op, Plan, Rank, Store, Topology};
+
+/// Scratch bytes that the executor's kernel of an operation needs.
+pub type Workspace<'a> = dyn Fn(&Op, &Program) -> usize + 'a;
+
+/// Plans training steps of one model on one rank, again and again with other shapes.
+pub struct Fitter<'a> {
+    graph: &'a Graph,
+    store: Store,
+    /// What the job's other programs need (optimizer, generation, …).
+    others: Ledger,
+    workspace: &'a Workspace<'a>,
+}
+
+/// A micro-batch's shape and whether logits of a chunk serve both directions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepShape {
+    /// Tokens.
+    pub tokens: usize,
+    /// Most sequences.
+    pub segments: usize,
+    /// See [`TrainShape::coef_known`].
+    pub coef_known: bool,
+}
+
+/// What would fit where the asked-for shape does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Largest {
+    /// Longest single sequence, tokens; 0 when not even one token fits.
+    pub sequence: usize,
+    /// Most sequences of the asked-for length.
+    pub micro_batch: usize,
+}
+
+impl<'a> Fitter<'a> {
+    /// A fitter for a job's store. The job's own training shape gives only its accumulation.
+    pub fn new(
+        graph: &'a Graph,
+        topology: Topology,
+        rank: Rank,
+        job: &Job,
+        workspace: &'a Workspace<'a>,
+    ) -> Self {
+        let without = Job { train: None, ..*job };
+        let others = crate::Blueprint::new(graph, topology, rank, without, workspace).ledger;
+        let options = StoreOptions {
+            accumulation: job.train.map_or(1, |t| t.accumulation),
+            cache_rows: job.generate.map_or(0, |g| g.sequences * g.length),
+        };
+        Fitter { graph, store: Store::new(graph, topology, rank, options), others, workspace }
+    }
+
+    /// The training program of a shape.
+    pub fn program(&self, shape: StepShape, keep: Keep) -> Program {
+        let options = Options {
+            mode: Mode::Train { coef_known: shape.coef_known },
+            tokens: shape.tokens,
+            segments: shape.segments,
+            chunk: head_chunk(self.graph.vocab),
+            keep: keep.set(self.graph),
+        };
+        lower::lower(self.graph, &self.store, &options)
+    }
+
+    /// Bytes by kind of the whole job with this training step.
+    pub fn ledger(&self, shape: StepShape, keep: Keep) -> Ledger {
+        let program = self.program(shape, keep);
+        let scratch =
+            program.ops.iter().map(|op| (self.workspace)(op, &program)).max().unwrap_or(0);
+        Plan::new(&self.store, &program, scratch).ledger.max(&self.others)
+    }
+
+    /// The fastest keep set within `limit` bytes.
+    pub fn fastest(&self, shape: StepShape, limit: usize) -> Option<Keep> {
+        keep::fastest(self.graph.layers, limit, |keep| self.ledger(shape, keep).total())
+    }
+
+    /// The largest shapes that fit in `limit` bytes when everything is computed again.
+    pub fn largest(&self, length: usize, coef_known: bool, limit: usize) -> Largest {
+        let fits = |tokens: usize, segments: usize| {
+            let shape = StepShape { tokens, segments, coef_known };
+            self.ledger(shape, Keep::uniform(Level::Input)).total() <= limit
+        };
+        let most = |ceiling: usize, fits: &dyn Fn(usize) -> bool| {
+            let (mut low, mut high) = (0, ceiling + 1);
+            while low + 1 < high {
+                let mid = low + (high - low) / 2;
+                if fits(mid) { low = mid } else { high = mid }
+            }
+            low
+        };
+        Largest {
+            sequence: most(self.graph.max_positions, &|tokens| fits(tokens, 1)),
+            micro_batch: most(MAX_MICRO_BATCH, &|count| fits(count * length, count)),
+        }
+    }
+}
+
+/// Most sequences that [`Fitter::largest`] looks at.
+const MAX_MICRO_BATCH: usize = 1024;
+
+impl TrainShape {
+    /// The step's shape.
+    pub fn step(&self) -> StepShape {
+        StepShape { tokens: self.tokens, segments: self.segments, coef_known: self.coef_known }
+    }
+}

@@ -1,0 +1,27 @@
+//! Weights, arenas and an executor: what runs a model's programs on one rank.
+//!
+//! A [`Blueprint`] plans everything a job will run, before anything is allocated. An [`Engine`] allocates what the
+//! blueprint says, loads weights, and runs: training steps ([`Engine::train_micro_batch`], [`Engine::update`]), scoring
+//! ([`Engine::score`]), prefill and decoding ([`Engine::advance`]).
+
+mod adapter;
+mod batch;
+mod blueprint;
+mod error;
+mod fit;
+mod generate;
+mod load;
+mod optimizer;
+mod run;
+mod sampling;
+mod step;
+
+pub use adapter::AdapterSource;
+pub use batch::{INACTIVE, MicroBatch, Sequence};
+pub use blueprint::{Blueprint, Compiled, GenerateShape, Job, TrainShape, head_chunk};
+pub use error::EngineError;
+pub use fit::{Fitter, Largest, StepShape, Workspace};
+pub use generate::{Advance, Row};
+pub use optimizer::{Hyper, UpdateReport};
+pub use run::{Engine, Exchange};
+pub use sampling::{Sampler, Sampling, SamplingError};

@@ -1,0 +1,154 @@
+//! Weights from a checkpoint to a rank's share of the parameters, row by row.
+
+use crate::error::EngineError;
+use crate::run::Engine;
+use formats::Checkpoint;
+use program::buffer::Live;
+use program::graph::{Param, Split};
+use program::{DType, ParamId};
+use std::ops::Range;
+
+/// Rows read at once.
+const TILE_ROWS: usize = 64;
+
+/// The part of a parameter that a rank holds.
+struct Share {
+    rows: Range<usize>,
+    cols: Range<usize>,
+}
+
+impl Engine<'_> {
+    fn share(&self, param: &Param) -> Share {
+        let (topology, rank) = (self.blueprint.store.topology, self.blueprint.store.rank);
+        let mut share = Share { rows: 0..param.padded_rows, cols: 0..param.cols };
+        match &param.split {
+            Split::Replicated => {}
+            Split::Rows(cut) => share.rows = cut.owned(topology.tp, rank.tp),
+            Split::Cols(cut) => share.cols = cut.owned(topology.tp, rank.tp),
+        }
+        share
+    }
+
+    /// Loads every parameter that is not an adapter's. `progress` is told the bytes loaded so far.
+    ///
+    /// # Errors
+    /// A tensor that the checkpoint lacks or has in another shape, and whatever reading it gives.
+    pub fn load(
+        &mut self,
+        checkpoint: &Checkpoint,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), EngineError> {
+        check_names(&self.graph, checkpoint)?;
+        let mut loaded = 0;
+        for id in self.graph.param_ids() {
+            let param = self.graph.param_info(id);
+            if !param.adapter {
+                self.load_param(id, checkpoint)?;
+                loaded += self.blueprint.store.buffer(self.blueprint.store.slot(id).value).bytes() as u64;
+                progress(loaded);
+            }
+        }
+        Ok(())
+    }
+
+    fn load_param(&self, id: ParamId, checkpoint: &Checkpoint) -> Result<(), EngineError> {
+        let param = self.graph.param_info(id);
+        let share = self.share(param);
+        let buffer = self.blueprint.store.slot(id).value;
+        let frame = self.frame(&self.blueprint.resident, Live::default());
+        // Padding rows stay zero, as the memory was allocated.
+        let rows = share.rows.start.min(param.rows)..share.rows.end.min(param.rows);
+        let (width, kept) = (param.cols, share.cols.len());
+        if frame.buffer(buffer).dtype == DType::Bf16 {
+            // SAFETY: no operation runs while weights load, and this is the buffer's only view.
+            let out = unsafe { frame.bf16_mut(buffer) };
+            read_share(rows, width, share.cols, &mut out[..], kept, |rows, tile| {
+                Ok(checkpoint.read_rows_bf16(&param.name, rows, tile)?)
+            })
+        } else {
+            // SAFETY: as above.
+            let out = unsafe { frame.f32_mut(buffer) };
+            read_share(rows, width, share.cols, &mut out[..], kept, |rows, tile| {
+                Ok(checkpoint.read_rows_f32(&param.name, rows, tile)?)
+            })
+        }
+    }
+
+    /// This rank's share of a parameter as f32, row by row.
+    pub fn read_param(&self, id: ParamId) -> Vec<f32> {
+        let frame = self.frame(&self.blueprint.resident, Live::default());
+        frame.load_f32(self.blueprint.store.slot(id).value)
+    }
+
+    /// Overwrites this rank's share of a parameter.
+    pub fn write_param(&mut self, id: ParamId, values: &[f32]) {
+        let frame = self.frame(&self.blueprint.resident, Live::default());
+        frame.store_f32(self.blueprint.store.slot(id).value, values);
+    }
+
+    /// This rank's share of a parameter's gradient; `None` for one that is not trained.
+    pub fn read_grad(&self, id: ParamId) -> Option<Vec<f32>> {
+        let frame = self.frame(&self.blueprint.resident, Live::default());
+        let state = self.blueprint.store.slot(id).state.as_ref()?;
+        Some(frame.load_f32(state.grad))
+    }
+
+    /// First and second moments of a trained parameter.
+    pub fn read_moments(&self, id: ParamId) -> Option<(Vec<f32>, Vec<f32>)> {
+        let frame = self.frame(&self.blueprint.resident, Live::default());
+        let state = self.blueprint.store.slot(id).state.as_ref()?;
+        Some((frame.load_f32(state.m), frame.load_f32(state.v)))
+    }
+
+    /// Overwrites the moments of a trained parameter.
+    ///
+    /// # Errors
+    /// A parameter that is not trained.
+    pub fn write_moments(&mut self, id: ParamId, m: &[f32], v: &[f32]) -> Result<(), EngineError> {
+        let frame = self.frame(&self.blueprint.resident, Live::default());
+        let state = self.blueprint.store.slot(id).state.as_ref();
+        let state = state.ok_or(EngineError::NotPlanned("training this parameter"))?;
+        frame.store_f32(state.m, m);
+        frame.store_f32(state.v, v);
+        Ok(())
+    }
+}
+
+/// Reads rows to `out`, whole or a column range of each.
+fn read_share<T: Copy + Default>(
+    rows: Range<usize>,
+    width: usize,
+    cols: Range<usize>,
+    out: &mut [T],
+    kept: usize,
+    mut read: impl FnMut(Range<usize>, &mut [T]) -> Result<(), EngineError>,
+) -> Result<(), EngineError> {
+    let count = rows.len();
+    if kept == width {
+        return read(rows, &mut out[..count * width]);
+    }
+    let mut tile = vec![T::default(); TILE_ROWS * width];
+    for start in (rows.start..rows.end).step_by(TILE_ROWS) {
+        let end = (start + TILE_ROWS).min(rows.end);
+        let tile = &mut tile[..(end - start) * width];
+        read(start..end, tile)?;
+        let target = &mut out[(start - rows.start) * kept..(end - rows.start) * kept];
+        for (to, from) in target.chunks_mut(kept).zip(tile.chunks(width)) {
+            to.copy_from_slice(&from[cols.clone()]);
+        }
+    }
+    Ok(())
+}
+
+/// Checks every tensor's presence and shape before any is read.
+fn check_names(graph: &program::Graph, checkpoint: &Checkpoint) -> Result<(), EngineError> {
+    for param in graph.params.iter().filter(|p| !p.adapter) {
+        let vector = param.rows == 1 && !param.name.contains("_proj.weight");
+        if vector {
+            checkpoint.require(&param.name, &[param.cols])?;
+        } else {
+            checkpoint.require(&param.name, &[param.rows, param.cols])?;
+        }
+    }
+    Ok(())
+}

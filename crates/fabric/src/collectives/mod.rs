@@ -1,0 +1,82 @@
+//! What each rank writes from the posted contributions. Each returns the bytes that came from other ranks.
+
+mod columns;
+mod rows;
+mod tree_sum;
+
+use crate::error::FabricError;
+use crate::meeting::Contribution;
+use arena::Frame;
+use program::ops::{Collective, CollectiveKind};
+use std::sync::Arc;
+
+/// The contributions of a round.
+pub(crate) struct Exchanged<'a> {
+    pub(crate) operation: &'a str,
+    /// This rank's index in the group.
+    pub(crate) place: usize,
+    /// In the order of the group's ranks.
+    pub(crate) all: &'a [Arc<Contribution>],
+}
+
+impl Exchanged<'_> {
+    /// Requires a rank's contribution to have a shape.
+    fn expect(&self, rank: usize, rows: usize, cols: usize) -> Result<&Contribution, FabricError> {
+        let given = &self.all[rank];
+        if (given.rows, given.cols) == (rows, cols) {
+            return Ok(given);
+        }
+        Err(FabricError::Shape {
+            operation: self.operation.into(),
+            rank,
+            rows: given.rows,
+            cols: given.cols,
+            expected_rows: rows,
+            expected_cols: cols,
+        })
+    }
+
+    /// Bytes of `floats` floats that `rank` sends to this rank.
+    fn bytes(&self, rank: usize, floats: usize) -> u64 {
+        if rank == self.place { 0 } else { (floats * size_of::<f32>()) as u64 }
+    }
+}
+
+/// Ranks that an operation was made for, where it says so.
+pub(crate) fn lowered_for(kind: &CollectiveKind) -> Option<usize> {
+    match kind {
+        CollectiveKind::TreeSum { .. } | CollectiveKind::GatherTokens => None,
+        CollectiveKind::OwnerRows { bounds, .. } => Some(bounds.len().saturating_sub(1)),
+        CollectiveKind::ExchangeColumns { ranges } | CollectiveKind::GatherColumns { ranges } => {
+            Some(ranges.len())
+        }
+        CollectiveKind::Collect { outs } => Some(outs.len()),
+    }
+}
+
+/// Writes this rank's result.
+pub(crate) fn write(
+    op: &Collective,
+    frame: &Frame<'_>,
+    round: &Exchanged<'_>,
+) -> Result<u64, FabricError> {
+    match &op.kind {
+        CollectiveKind::TreeSum { leaves, alpha, accumulate, bias } => {
+            let bias = bias.map(|bias| frame.load_f32(bias));
+            let sum =
+                tree_sum::TreeSum { leaves: *leaves, alpha: *alpha, accumulate: *accumulate, bias };
+            sum.write(op.out, frame, round)
+        }
+        CollectiveKind::OwnerRows { ids, bounds } => {
+            rows::owner_rows(&frame.load_u32(*ids), bounds, op.out, frame, round)
+        }
+        CollectiveKind::GatherTokens => rows::gather_tokens(op, frame, round),
+        CollectiveKind::ExchangeColumns { ranges } => {
+            columns::exchange_columns(&ranges[round.place], op, frame, round)
+        }
+        CollectiveKind::GatherColumns { ranges } => {
+            columns::gather_columns(ranges, op.out, frame, round)
+        }
+        CollectiveKind::Collect { outs } => rows::collect(outs, frame, round),
+    }
+}

@@ -1,0 +1,75 @@
+//! Collectives that move whole rows.
+
+use super::Exchanged;
+use crate::error::FabricError;
+use arena::Frame;
+use program::BufferId;
+use program::ops::Collective;
+
+/// `out[t] = x of the rank whose share holds ids[t]`; of equal shares the lowest rank's.
+pub(super) fn owner_rows(
+    ids: &[u32],
+    bounds: &[usize],
+    out: BufferId,
+    frame: &Frame<'_>,
+    round: &Exchanged<'_>,
+) -> Result<u64, FabricError> {
+    let (rows, cols) = (frame.rows(out), frame.cols(out));
+    for rank in 0..round.all.len() {
+        round.expect(rank, rows, cols)?;
+    }
+    let mut values = Vec::with_capacity(rows * cols);
+    let mut bytes = 0;
+    for (row, &id) in ids.iter().enumerate() {
+        let share =
+            bounds.windows(2).position(|share| (share[0]..share[1]).contains(&(id as usize)));
+        let Some(owner) = share else {
+            let rows = bounds.last().copied().unwrap_or(0);
+            return Err(FabricError::NoOwner { operation: round.operation.into(), row, id, rows });
+        };
+        values.extend_from_slice(round.all[owner].row(row));
+        bytes += round.bytes(owner, cols);
+    }
+    frame.store_f32(out, &values);
+    Ok(bytes)
+}
+
+/// Rank r holds rows `r·cap ..` of all tokens, `cap` being its capacity; only the last ranks may hold fewer.
+pub(super) fn token_rows(all_live: usize, capacity: usize, rank: usize) -> usize {
+    all_live.saturating_sub(rank * capacity).min(capacity)
+}
+
+/// `out = x of rank 0, 1, …`, live rows in order.
+pub(super) fn gather_tokens(
+    op: &Collective,
+    frame: &Frame<'_>,
+    round: &Exchanged<'_>,
+) -> Result<u64, FabricError> {
+    let (all_live, cols) = (frame.rows(op.out), frame.cols(op.out));
+    let capacity = frame.buffer(op.x).rows;
+    let mut values = Vec::with_capacity(all_live * cols);
+    let mut bytes = 0;
+    for rank in 0..round.all.len() {
+        let rows = token_rows(all_live, capacity, rank);
+        let given = round.expect(rank, rows, cols)?;
+        values.extend_from_slice(&given.values);
+        bytes += round.bytes(rank, rows * cols);
+    }
+    frame.store_f32(op.out, &values);
+    Ok(bytes)
+}
+
+/// `outs[r] = x of rank r`.
+pub(super) fn collect(
+    outs: &[BufferId],
+    frame: &Frame<'_>,
+    round: &Exchanged<'_>,
+) -> Result<u64, FabricError> {
+    let mut bytes = 0;
+    for (rank, &out) in outs.iter().enumerate() {
+        let (rows, cols) = (frame.rows(out), frame.cols(out));
+        frame.store_f32(out, &round.expect(rank, rows, cols)?.values);
+        bytes += round.bytes(rank, rows * cols);
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,25 @@
+//! Ranks and collectives: data movement and the tree, no floating-point all-reduce.
+//!
+//! [`Ranks`] runs one closure a rank, each on a thread of this process with its own memory, and gives it a [`Member`]:
+//! its place in the topology and the means to carry out a [`program::ops::Collective`] with the other ranks of a group.
+//!
+//! Ranks share nothing but what they publish: a collective posts a copy of the rank's live rows, waits until every rank
+//! of the group has posted, and writes its result from the posted rows. The only additions are those of the canon's
+//! tree, done by every rank in the same order on the same values.
+//!
+//! A rank that fails, panics, stops early or calls another operation than its peers ends the run: every wait of every
+//! other rank returns an error that names the rank and the operation. There is no time limit and no hang.
+
+#![forbid(unsafe_code)]
+
+mod collectives;
+mod error;
+mod meeting;
+mod member;
+mod ranks;
+mod traffic;
+
+pub use error::{Cause, FabricError, RunError};
+pub use member::Member;
+pub use ranks::Ranks;
+pub use traffic::{Movement, Traffic};

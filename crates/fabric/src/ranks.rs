@@ -1,0 +1,121 @@
+//! One thread a rank.
+
+use crate::error::{Cause, RunError};
+use crate::meeting::Meeting;
+use crate::member::Member;
+use program::Topology;
+use std::any::Any;
+use std::fmt::{Debug, Display};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+
+/// The ranks of a topology as threads of this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Ranks {
+    topology: Topology,
+}
+
+/// How a rank's closure ended.
+type End<T, E> = Result<T, (String, Cause<E>)>;
+
+impl Ranks {
+    /// Ranks of a topology that passed its check.
+    pub fn new(topology: Topology) -> Ranks {
+        Ranks { topology }
+    }
+
+    /// Runs `body` once a rank, all at the same time, and gives what they return in rank order.
+    ///
+    /// # Errors
+    /// The first rank to fail, with what it was at: an error it returned, a panic, or a collective that the ranks did
+    /// not call alike. All ranks have ended when this returns.
+    pub fn run<T, E>(
+        &self,
+        body: impl Fn(&mut Member<'_>) -> Result<T, E> + Sync,
+    ) -> Result<Vec<T>, RunError<E>>
+    where
+        T: Send,
+        E: Debug + Display + Send,
+    {
+        let meeting = Meeting::new(self.topology);
+        let ends: Vec<End<T, E>> = thread::scope(|scope| {
+            let (meeting, body) = (&meeting, &body);
+            let threads: Vec<_> = (0..self.topology.ranks())
+                .map(|rank| {
+                    let name = format!("rank {rank}");
+                    let run = move || run_rank(meeting, rank, body);
+                    let thread = thread::Builder::new().name(name).spawn_scoped(scope, run);
+                    if let Err(error) = &thread {
+                        meeting.fail(rank, "its start", error.to_string());
+                    }
+                    thread
+                })
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| match thread {
+                    Ok(thread) => thread.join().unwrap_or_else(|panic| {
+                        Err(("its end".into(), Cause::Panic(panic_message(panic.as_ref()))))
+                    }),
+                    Err(error) => Err(("its start".into(), Cause::Start(error))),
+                })
+                .collect()
+        });
+        verdict(&meeting, ends)
+    }
+}
+
+fn run_rank<T, E: Debug + Display>(
+    meeting: &Meeting,
+    rank: usize,
+    body: &(impl Fn(&mut Member<'_>) -> Result<T, E> + Sync),
+) -> End<T, E> {
+    let mut member = Member::new(meeting, rank);
+    let result = catch_unwind(AssertUnwindSafe(|| body(&mut member)));
+    let operation = member.operation().to_string();
+    match result {
+        Ok(Ok(value)) => {
+            meeting.end(rank);
+            Ok(value)
+        }
+        Ok(Err(error)) => {
+            meeting.fail(rank, &operation, error.to_string());
+            Err((operation, Cause::Error(error)))
+        }
+        Err(panic) => {
+            let message = panic_message(panic.as_ref());
+            meeting.fail(rank, &operation, format!("panic: {message}"));
+            Err((operation, Cause::Panic(message)))
+        }
+    }
+}
+
+/// Every rank's value, or the failure that came first: errors of other ranks are its consequences.
+fn verdict<T, E: Debug + Display>(
+    meeting: &Meeting,
+    ends: Vec<End<T, E>>,
+) -> Result<Vec<T>, RunError<E>> {
+    let Some(fault) = meeting.fault() else {
+        return ends
+            .into_iter()
+            .enumerate()
+            .map(|(rank, end)| {
+                end.map_err(|(operation, cause)| RunError { rank, operation, cause })
+            })
+            .collect();
+    };
+    let rank = fault.rank;
+    match ends.into_iter().nth(rank) {
+        Some(Err((operation, cause))) => Err(RunError { rank, operation, cause }),
+        _ => {
+            let operation = "a collective".into();
+            Err(RunError { rank, operation, cause: Cause::Ignored(fault.error) })
+        }
+    }
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| text.to_string());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a value that is not text".into())
+}

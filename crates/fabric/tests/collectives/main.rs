@@ -1,0 +1,7 @@
+//! Every collective against its definition, and every way ranks can fail each other.
+
+mod columns;
+mod failures;
+mod rig;
+mod rows;
+mod tree_sum;

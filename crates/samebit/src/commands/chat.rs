@@ -1,0 +1,104 @@
+//! `samebit chat`: talk to a model in the terminal.
+
+use crate::commands::generate::PREFILL;
+use crate::commands::shared::Memory;
+use crate::completion::{Decoding, complete};
+use crate::device::{Compute, Device};
+use crate::infer::{self, Setup};
+use crate::model::{self, Source};
+use anyhow::{Context, Result};
+use engine::{GenerateShape, Job};
+use serde_json::{Map, Value, json};
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::PathBuf;
+
+/// Arguments of `samebit chat`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Model reference
+    model: String,
+    /// System message
+    #[arg(long)]
+    system: Option<String>,
+    /// PEFT adapter folder to talk to
+    #[arg(long)]
+    adapter: Option<PathBuf>,
+    /// Tokens of the whole conversation
+    #[arg(long, default_value_t = 2048)]
+    context: usize,
+    #[command(flatten)]
+    decoding: Decoding,
+    #[command(flatten)]
+    memory: Memory,
+    #[command(flatten)]
+    compute: Compute,
+    #[command(flatten)]
+    source: Source,
+}
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    let model = model::open(&args.model, &args.source, false)?;
+    let device = Device::new(&args.compute)?;
+    let tokenizer = model.tokenizer()?;
+    let template = model.template()?;
+    let context = args.context.min(model.checkpoint.config().max_position_embeddings);
+    let shape = GenerateShape { sequences: 1, length: context, prefill: PREFILL.min(context) };
+    let setup = Setup {
+        adapter: args.adapter.as_deref(),
+        memory: &args.memory,
+        quiet: false,
+    };
+    let mut engine = infer::engine(&model, &device, Job { generate: Some(shape), ..Job::default() }, &setup)?;
+    let ends = model.stops(&tokenizer);
+    let mut messages: Vec<Value> =
+        args.system.iter().map(|s| json!({"role": "system", "content": s})).collect();
+    // Tokens whose keys and values the cache holds.
+    let mut cached: Vec<u32> = Vec::new();
+    let prompting = std::io::stdin().is_terminal();
+    if prompting {
+        eprintln!("{} · an empty line or Ctrl-D ends the talk", model.identity);
+    }
+    for line in prompt_lines(prompting) {
+        let line = line.context("standard input")?;
+        if line.trim().is_empty() {
+            break;
+        }
+        messages.push(json!({"role": "user", "content": line}));
+        let text = template.render(&messages, None, true, &Map::new())?;
+        let ids = tokenizer.encode(&text, false)?;
+        // The template may rewrite what it said before: only the common beginning is reused, and at least one token runs.
+        let same = ids.iter().zip(&cached).take_while(|(a, b)| a == b).count();
+        let past = same.min(ids.len() - 1);
+        let mut emit = |piece: &str| {
+            print!("{piece}");
+            let _ = std::io::stdout().flush();
+        };
+        let completion = complete(
+            &mut engine,
+            &tokenizer,
+            &ids[past..],
+            past,
+            &ends,
+            &args.decoding,
+            &mut emit,
+        )?;
+        writeln!(std::io::stdout())?;
+        cached = ids;
+        // The last chosen token never ran.
+        let ran = completion.ids.len().saturating_sub(1);
+        cached.extend(&completion.ids[..ran]);
+        messages.push(json!({"role": "assistant", "content": completion.text}));
+    }
+    Ok(())
+}
+
+/// Lines of standard input, each after a prompt when someone types them.
+fn prompt_lines(prompting: bool) -> impl Iterator<Item = std::io::Result<String>> {
+    let mut lines = std::io::stdin().lock().lines();
+    std::iter::from_fn(move || {
+        if prompting {
+            eprint!("> ");
+        }
+        lines.next()
+    })
+}

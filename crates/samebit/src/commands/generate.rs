@@ -1,0 +1,111 @@
+//! `samebit generate`: continue a prompt.
+
+use crate::commands::shared::Memory;
+use crate::completion::{Completion, Decoding, complete};
+use crate::device::{Compute, Device};
+use crate::infer::{self, Setup};
+use crate::model::{self, Source};
+use crate::output;
+use anyhow::{Result, bail};
+use engine::{GenerateShape, Job};
+use serde::Serialize;
+use serde_json::{Map, json};
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Arguments of `samebit generate`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Model reference
+    model: String,
+    /// The prompt
+    prompt: String,
+    /// Give the prompt as it is, not as a user's turn in the model's chat template
+    #[arg(long)]
+    raw: bool,
+    /// System message
+    #[arg(long, conflicts_with = "raw")]
+    system: Option<String>,
+    /// PEFT adapter folder to generate with
+    #[arg(long)]
+    adapter: Option<PathBuf>,
+    #[command(flatten)]
+    decoding: Decoding,
+    #[command(flatten)]
+    memory: Memory,
+    /// Machine-readable report
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    compute: Compute,
+    #[command(flatten)]
+    source: Source,
+}
+
+/// The report.
+#[derive(Serialize)]
+struct Generated {
+    model: String,
+    device: String,
+    prompt_ids: Vec<u32>,
+    #[serde(flatten)]
+    completion: Completion,
+    prefill_tokens_per_s: f64,
+    decode_tokens_per_s: f64,
+}
+
+/// Tokens of a prefill chunk.
+pub(crate) const PREFILL: usize = 512;
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    let model = model::open(&args.model, &args.source, args.json)?;
+    let device = Device::new(&args.compute)?;
+    let tokenizer = model.tokenizer()?;
+    let prompt = if args.raw {
+        tokenizer.encode(&args.prompt, true)?
+    } else {
+        let mut messages = Vec::new();
+        if let Some(system) = &args.system {
+            messages.push(json!({"role": "system", "content": system}));
+        }
+        messages.push(json!({"role": "user", "content": args.prompt}));
+        let text = model.template()?.render(&messages, None, true, &Map::new())?;
+        tokenizer.encode(&text, false)?
+    };
+    if prompt.is_empty() {
+        bail!("the prompt has no tokens");
+    }
+    let length = prompt.len() + args.decoding.max_tokens;
+    let shape = GenerateShape { sequences: 1, length, prefill: PREFILL.min(prompt.len()) };
+    let setup = Setup {
+        adapter: args.adapter.as_deref(),
+        memory: &args.memory,
+        quiet: args.json,
+    };
+    let mut engine = infer::engine(&model, &device, Job { generate: Some(shape), ..Job::default() }, &setup)?;
+    let ends = model.stops(&tokenizer);
+    let quiet = args.json;
+    let mut emit = |piece: &str| {
+        if !quiet {
+            print!("{piece}");
+            // A closed pipe is noticed at the end, by the newline.
+            let _ = std::io::stdout().flush();
+        }
+    };
+    let completion =
+        complete(&mut engine, &tokenizer, &prompt, 0, &ends, &args.decoding, &mut emit)?;
+    if !args.json {
+        writeln!(std::io::stdout())?;
+        return Ok(());
+    }
+    let decoded = completion.ids.len().saturating_sub(1) as f64;
+    let report = Generated {
+        model: model.identity.clone(),
+        device: device.describe(),
+        prefill_tokens_per_s: prompt.len() as f64 / completion.prefill_s,
+        decode_tokens_per_s: decoded / completion.decode_s,
+        prompt_ids: prompt,
+        completion,
+    };
+    output::report(true, &report, |_| String::new())
+}

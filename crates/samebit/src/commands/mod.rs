@@ -1,0 +1,10 @@
+//! One command a file.
+
+pub(crate) mod chat;
+pub(crate) mod generate;
+pub(crate) mod merge;
+pub(crate) mod plan;
+pub(crate) mod quickstart;
+pub(crate) mod score;
+pub(crate) mod shared;
+pub(crate) mod train;

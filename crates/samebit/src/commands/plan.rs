@@ -1,0 +1,94 @@
+//! `samebit plan`: what a run will cost, from a configuration alone.
+
+use crate::commands::shared::{self, Adapt, Memory};
+use crate::device::{Compute, Device};
+use crate::model::{self, Source};
+use crate::plan::{Request, plan, render};
+use crate::output;
+use anyhow::{Result, bail};
+use program::Topology;
+
+/// Arguments of `samebit plan`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Model reference, or a config.json
+    model: String,
+    #[command(flatten)]
+    adapt: Adapt,
+    /// Sequences in a logical micro-batch
+    #[arg(long, default_value_t = 4)]
+    micro_batch: usize,
+    /// Tokens of a sequence
+    #[arg(long, default_value_t = 512)]
+    sequence: usize,
+    /// Logical micro-batches in an optimizer step
+    #[arg(long, default_value_t = 1)]
+    accumulation: usize,
+    /// Tensor-parallel degree
+    #[arg(long, default_value_t = 1)]
+    tp: usize,
+    /// Context-parallel degree
+    #[arg(long, default_value_t = 1)]
+    cp: usize,
+    /// Width V of the canon
+    #[arg(long, default_value_t = Topology::WIDTH)]
+    width: usize,
+    #[command(flatten)]
+    memory: Memory,
+    /// Tokens to train on, over all epochs
+    #[arg(long)]
+    tokens: Option<u64>,
+    /// Rate of matrix products to reckon with instead of this machine's
+    #[arg(long)]
+    gflops: Option<f64>,
+    /// Print the program of the training step, one line an operation
+    #[arg(long)]
+    ops: bool,
+    /// Without the table over micro-batches and sequence lengths
+    #[arg(long)]
+    no_table: bool,
+    /// Machine-readable report
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    compute: Compute,
+    #[command(flatten)]
+    source: Source,
+}
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    let (config, identity) = model::config(&args.model, &args.source, args.json)?;
+    let topology = Topology { tp: args.tp, cp: args.cp, dp: 1, width: args.width };
+    topology.check()?;
+    if args.micro_batch == 0 || args.sequence == 0 || args.accumulation == 0 {
+        bail!("--micro-batch, --sequence and --accumulation are at least 1");
+    }
+    if args.sequence > config.max_position_embeddings {
+        bail!(
+            "--sequence {} is longer than the model's context, {} tokens (max_position_embeddings)",
+            args.sequence,
+            config.max_position_embeddings
+        );
+    }
+    let device = Device::new(&args.compute)?;
+    if let Some(gflops) = args.gflops {
+        device.set_gflops(gflops)?;
+    }
+    let request = Request {
+        train: args.adapt.train()?,
+        weights: shared::weights(args.memory.weights, config.dtype),
+        topology,
+        micro_batch: args.micro_batch,
+        sequence: args.sequence,
+        accumulation: args.accumulation,
+        lease: args.memory.memory.map(|size| size.0),
+        tokens: args.tokens,
+        table: !args.no_table,
+    };
+    let (report, program) = plan(&config, &identity, &request, &device)?;
+    if args.ops {
+        print!("{}", program::listing::listing(&program));
+        return Ok(());
+    }
+    output::report(args.json, &report, render)
+}

@@ -1,0 +1,155 @@
+//! `samebit score`: token log-probs and perplexity.
+
+use crate::commands::shared::Memory;
+use crate::device::{Compute, Device};
+use crate::infer::{self, Setup};
+use crate::model::{self, Source};
+use crate::output::{self, Table};
+use anyhow::{Context, Result, bail};
+use engine::{Job, MicroBatch, Sequence};
+use serde::Serialize;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use text::Tokenizer;
+
+/// Arguments of `samebit score`.
+#[derive(clap::Args)]
+#[group(skip)]
+pub(crate) struct Args {
+    /// Model reference
+    model: String,
+    /// PEFT adapter folder to score with
+    #[arg(long)]
+    adapter: Option<PathBuf>,
+    #[command(flatten)]
+    input: Input,
+    #[command(flatten)]
+    memory: Memory,
+    /// Machine-readable report
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    compute: Compute,
+    #[command(flatten)]
+    source: Source,
+}
+
+#[derive(clap::Args)]
+#[group(required = true, multiple = false)]
+struct Input {
+    /// A text file, `-` for standard input: every token but the first is scored
+    #[arg(long, value_name = "FILE")]
+    text: Option<PathBuf>,
+    /// A chat sample, JSON with `messages`: what the assistant says is scored
+    #[arg(long, value_name = "FILE")]
+    chat: Option<PathBuf>,
+    /// Token ids, separated by commas: every one but the first is scored
+    #[arg(long, value_delimiter = ',')]
+    ids: Option<Vec<u32>>,
+}
+
+/// The report.
+#[derive(Serialize)]
+struct Score {
+    model: String,
+    device: String,
+    tokens: usize,
+    scored: usize,
+    /// exp(−mean log-prob).
+    perplexity: f64,
+    mean_logprob: f64,
+    ids: Vec<u32>,
+    /// Log-prob of each id given those before it; null where it is not scored.
+    logprobs: Vec<Option<f32>>,
+    #[serde(skip)]
+    pieces: Vec<String>,
+}
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    let model = model::open(&args.model, &args.source, args.json)?;
+    let device = Device::new(&args.compute)?;
+    let (ids, scored, tokenizer) = input(&model, &args.input)?;
+    if ids.len() < 2 || !scored.iter().any(|&s| s) {
+        bail!("nothing to score: {} tokens, none after a first one", ids.len());
+    }
+    let job = Job { score: Some((ids.len(), 1)), ..Job::default() };
+    let setup = Setup {
+        adapter: args.adapter.as_deref(),
+        memory: &args.memory,
+        quiet: args.json,
+    };
+    let mut engine = infer::engine(&model, &device, job, &setup)?;
+    let batch = MicroBatch { sequences: vec![Sequence::next_tokens(&ids, &scored)] };
+    let logp = engine.score(&batch)?;
+    let of = |i: usize| (i > 0 && scored[i]).then(|| logp[i - 1]);
+    let logprobs: Vec<Option<f32>> = (0..ids.len()).map(of).collect();
+    let count = logprobs.iter().flatten().count();
+    let sum: f64 = logprobs.iter().flatten().map(|&l| f64::from(l)).sum();
+    let pieces = match &tokenizer {
+        Some(t) => ids.iter().map(|&id| t.decode(&[id], false)).collect::<Result<_, _>>()?,
+        None => ids.iter().map(u32::to_string).collect(),
+    };
+    let report = Score {
+        model: model.identity.clone(),
+        device: device.describe(),
+        tokens: ids.len(),
+        scored: count,
+        perplexity: (-sum / count as f64).exp(),
+        mean_logprob: sum / count as f64,
+        ids,
+        logprobs,
+        pieces,
+    };
+    output::report(args.json, &report, text)
+}
+
+/// Ids, whether each is scored, and the tokenizer if one was needed.
+fn input(model: &model::Model, input: &Input) -> Result<(Vec<u32>, Vec<bool>, Option<Tokenizer>)> {
+    if let Some(ids) = &input.ids {
+        return Ok((ids.clone(), vec![true; ids.len()], None));
+    }
+    let tokenizer = model.tokenizer()?;
+    if let Some(file) = &input.text {
+        let ids = tokenizer.encode(&read(file)?, true)?;
+        let scored = vec![true; ids.len()];
+        return Ok((ids, scored, Some(tokenizer)));
+    }
+    let file = input.chat.as_deref().context("no input")?;
+    let sample: serde_json::Value = serde_json::from_str(&read(file)?)
+        .with_context(|| format!("{}: not JSON", file.display()))?;
+    let messages = sample["messages"]
+        .as_array()
+        .with_context(|| format!("{}: no list `messages`", file.display()))?;
+    let tools = sample.get("tools");
+    let encoded = model
+        .template()?
+        .encode_with_mask(&tokenizer, messages, tools, &serde_json::Map::new())
+        .with_context(|| file.display().to_string())?;
+    Ok((encoded.ids, encoded.supervised, Some(tokenizer)))
+}
+
+fn read(file: &Path) -> Result<String> {
+    if file == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).context("standard input")?;
+        return Ok(text);
+    }
+    std::fs::read_to_string(file).with_context(|| file.display().to_string())
+}
+
+fn text(score: &Score) -> String {
+    let mut table = Table::new(&["token", "id", "log-prob"]);
+    for ((piece, id), logprob) in score.pieces.iter().zip(&score.ids).zip(&score.logprobs) {
+        let logprob = logprob.map_or("-".into(), |l| format!("{l:.4}"));
+        table.row([format!("{piece:?}"), id.to_string(), logprob]);
+    }
+    format!(
+        "{}\n{} of {} tokens scored · mean log-prob {:.5} · perplexity {:.4} · {}\n",
+        table.text(),
+        score.scored,
+        score.tokens,
+        score.mean_logprob,
+        score.perplexity,
+        score.device
+    )
+}

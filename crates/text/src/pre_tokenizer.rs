@@ -1,0 +1,103 @@
+//! How byte-level vocabularies cut text before merging, by the name in `tokenizer.ggml.pre`.
+//!
+//! The patterns are those of each model's own `tokenizer.json`; llama.cpp's `llama-vocab.cpp` gives the names.
+
+use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::digits::Digits;
+use tokenizers::pre_tokenizers::sequence::Sequence;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+use tokenizers::tokenizer::normalizer::SplitDelimiterBehavior;
+
+use crate::TokenizerError;
+
+/// Llama 3: contractions, letter runs with one leading symbol, up to three digits.
+const LLAMA3: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}",
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
+
+/// Qwen 2 and 3: as Llama 3, with digits one by one.
+const QWEN2: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}",
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
+
+/// One way of cutting text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PreTokenizer {
+    /// GPT-2's pattern.
+    Gpt2,
+    /// Every digit alone, then GPT-2's pattern on what lies between (SmolLM, StarCoder).
+    DigitsGpt2,
+    /// [`LLAMA3`].
+    Llama3,
+    /// [`QWEN2`].
+    Qwen2,
+}
+
+/// The names that are known. A file without the key predates it and means GPT-2, as does `default`.
+const NAMES: &[(&str, PreTokenizer)] = &[
+    ("default", PreTokenizer::Gpt2),
+    ("gpt-2", PreTokenizer::Gpt2),
+    ("smollm", PreTokenizer::DigitsGpt2),
+    ("starcoder", PreTokenizer::DigitsGpt2),
+    ("refact", PreTokenizer::DigitsGpt2),
+    ("command-r", PreTokenizer::DigitsGpt2),
+    ("llama3", PreTokenizer::Llama3),
+    ("llama-v3", PreTokenizer::Llama3),
+    ("llama-bpe", PreTokenizer::Llama3),
+    ("qwen2", PreTokenizer::Qwen2),
+    ("deepseek-r1-qwen", PreTokenizer::Qwen2),
+];
+
+impl PreTokenizer {
+    /// The way named by `tokenizer.ggml.pre`.
+    pub(crate) fn named(name: Option<&str>) -> Result<Self, TokenizerError> {
+        let Some(name) = name else {
+            return Ok(Self::Gpt2);
+        };
+        NAMES.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind).ok_or_else(|| {
+            TokenizerError::UnknownPreTokenizer {
+                pre: name.to_owned(),
+                supported: NAMES.iter().map(|(n, _)| *n).collect::<Vec<_>>().join(", "),
+            }
+        })
+    }
+
+    /// Whether a piece that is itself a token is taken whole, without merging.
+    pub(crate) fn ignores_merges(self) -> bool {
+        self == Self::Llama3
+    }
+
+    /// Whether text is composed (NFC) first.
+    pub(crate) fn composes(self) -> bool {
+        self == Self::Qwen2
+    }
+
+    /// Whether models of this kind expect BOS when the file does not say.
+    pub(crate) fn adds_bos(self) -> bool {
+        self == Self::Llama3
+    }
+
+    /// The splitting stage.
+    pub(crate) fn stage(self) -> Result<PreTokenizerWrapper, TokenizerError> {
+        // Offsets are never trimmed: masks need the bytes that a token really stands for.
+        let bytes = |own_pattern| ByteLevel::new(false, false, own_pattern);
+        Ok(match self {
+            Self::Gpt2 => bytes(true).into(),
+            Self::DigitsGpt2 => {
+                Sequence::new(vec![Digits::new(true).into(), bytes(true).into()]).into()
+            }
+            Self::Llama3 => Sequence::new(vec![split(LLAMA3)?, bytes(false).into()]).into(),
+            Self::Qwen2 => Sequence::new(vec![split(QWEN2)?, bytes(false).into()]).into(),
+        })
+    }
+}
+
+fn split(pattern: &str) -> Result<PreTokenizerWrapper, TokenizerError> {
+    let pattern = SplitPattern::Regex(pattern.to_owned());
+    Split::new(pattern, SplitDelimiterBehavior::Isolated, false)
+        .map(Into::into)
+        .map_err(|error| TokenizerError::Build { reason: error.to_string() })
+}

@@ -1,0 +1,184 @@
+//! Which tokens of a conversation an assistant said.
+
+mod common;
+
+use serde_json::{Map, Value, json};
+use text::{ChatTemplate, Encoded, MaskError, SpecialTokens, Supervised, Tokenizer};
+
+/// A byte-level tokenizer that knows SmolLM2's markers, and one merge of two line feeds.
+fn byte_tokenizer() -> Tokenizer {
+    let special = ["<|im_start|>", "<|im_end|>"];
+    Tokenizer::from_gguf(&common::metadata(common::byte_level("gpt-2", &special, &["Ċ Ċ"])))
+        .unwrap()
+}
+
+fn smollm2_template() -> ChatTemplate {
+    let golden = common::golden("chat_templates.json");
+    plain(golden["templates"]["smollm2"]["source"].as_str().unwrap())
+}
+
+fn plain(source: &str) -> ChatTemplate {
+    ChatTemplate::new(source, SpecialTokens::default()).unwrap()
+}
+
+fn messages(name: &str) -> Vec<Value> {
+    common::golden("conversations.json")[name]["messages"].as_array().unwrap().clone()
+}
+
+fn mask(
+    template: &ChatTemplate,
+    tokenizer: &Tokenizer,
+    messages: &[Value],
+) -> Result<Supervised, MaskError> {
+    template.render_with_mask(tokenizer, messages, None, &Map::new())
+}
+
+fn spans(supervised: &Supervised) -> Vec<&str> {
+    supervised.spans.iter().map(|span| &supervised.text[span.clone()]).collect()
+}
+
+/// The supervised ids, decoded run by run.
+fn learnt(tokenizer: &Tokenizer, encoded: &Encoded) -> Vec<String> {
+    assert_eq!(encoded.ids.len(), encoded.supervised.len());
+    let flagged: Vec<(u32, bool)> =
+        encoded.ids.iter().copied().zip(encoded.supervised.iter().copied()).collect();
+    flagged
+        .chunk_by(|a, b| a.1 == b.1)
+        .filter(|run| run[0].1)
+        .map(|run| {
+            let ids: Vec<u32> = run.iter().map(|(id, _)| *id).collect();
+            tokenizer.decode(&ids, false).unwrap()
+        })
+        .collect()
+}
+
+#[test]
+fn a_turn_is_its_words_and_its_end_marker() {
+    let tokenizer = byte_tokenizer();
+    for (name, expected) in [
+        ("answered", vec!["4<|im_end|>"]),
+        ("system", vec!["Paris<|im_end|>"]),
+        ("multi_turn", vec!["Hello!<|im_end|>", "Goodbye.<|im_end|>"]),
+        ("unicode", vec!["नमस्ते\tدنیا — \\n ok<|im_end|>"]),
+    ] {
+        let template = smollm2_template();
+        let supervised = mask(&template, &tokenizer, &messages(name)).unwrap();
+        assert_eq!(spans(&supervised), expected, "{name}");
+        let encoded = supervised.encode(&tokenizer).unwrap();
+        assert_eq!(learnt(&tokenizer, &encoded), expected, "{name}");
+        assert_eq!(tokenizer.decode(&encoded.ids, false).unwrap(), supervised.text);
+        let at_once = template.encode_with_mask(&tokenizer, &messages(name), None, &Map::new());
+        assert_eq!(at_once.unwrap(), encoded);
+    }
+}
+
+#[test]
+fn smollm2s_own_tokenizer_gives_the_ids_of_the_whole_text() {
+    let Some(file) = common::smollm2("the mask on SmolLM2's tokenizer") else {
+        return;
+    };
+    let tokenizer = Tokenizer::from_gguf(file.metadata()).unwrap();
+    let template = ChatTemplate::from_gguf(file.metadata()).unwrap();
+    let encoded =
+        template.encode_with_mask(&tokenizer, &messages("multi_turn"), None, &Map::new()).unwrap();
+    assert_eq!(learnt(&tokenizer, &encoded), ["Hello!<|im_end|>", "Goodbye.<|im_end|>"]);
+    let text = template.render(&messages("multi_turn"), None, false, &Map::new()).unwrap();
+    assert_eq!(encoded.ids, tokenizer.encode(&text, false).unwrap());
+}
+
+#[test]
+fn other_models_turns_end_at_their_own_markers() {
+    for (name, expected) in [
+        ("gemma3", ["Hello!<end_of_turn>", "Goodbye.<end_of_turn>"]),
+        ("llama3_1", ["Hello!<|eot_id|>", "Goodbye.<|eot_id|>"]),
+    ] {
+        if let Some(folder) = common::tokenizer_folder(&format!("the mask of {name}"), name) {
+            let tokenizer = Tokenizer::from_tokenizer_json(&folder.join("tokenizer.json")).unwrap();
+            let template = ChatTemplate::from_folder(&folder).unwrap();
+            let encoded = template
+                .encode_with_mask(&tokenizer, &messages("multi_turn"), None, &Map::new())
+                .unwrap();
+            assert_eq!(learnt(&tokenizer, &encoded), expected, "{name}");
+        }
+    }
+}
+
+#[test]
+fn qwen3_learns_a_last_turn_and_refuses_turns_that_it_rewrites() {
+    let Some(folder) = common::tokenizer_folder("the mask of qwen3", "qwen3") else {
+        return;
+    };
+    let tokenizer = Tokenizer::from_tokenizer_json(&folder.join("tokenizer.json")).unwrap();
+    let template = ChatTemplate::from_folder(&folder).unwrap();
+    let encoded =
+        template.encode_with_mask(&tokenizer, &messages("answered"), None, &Map::new()).unwrap();
+    assert_eq!(learnt(&tokenizer, &encoded), ["<think>\n\n</think>\n\n4<|im_end|>"]);
+    let error = mask(&template, &tokenizer, &messages("multi_turn")).unwrap_err();
+    assert!(matches!(error, MaskError::RewritesTurn { index: 2, .. }), "{error}");
+}
+
+#[test]
+fn generation_blocks_say_what_is_learnt() {
+    let golden = common::golden("chat_templates.json");
+    let template = plain(golden["templates"]["construct_generation"]["source"].as_str().unwrap());
+    let tokenizer = byte_tokenizer();
+    let supervised = mask(&template, &tokenizer, &messages("multi_turn")).unwrap();
+    assert_eq!(json!(spans(&supervised)), golden["generation_texts"]);
+    let encoded = supervised.encode(&tokenizer).unwrap();
+    assert_eq!(json!(learnt(&tokenizer, &encoded)), golden["generation_texts"]);
+
+    let silent = plain("{% if false %}{% generation %}x{% endgeneration %}{% endif %}");
+    let error = mask(&silent, &tokenizer, &messages("answered")).unwrap_err();
+    assert!(matches!(error, MaskError::NoGeneration), "{error}");
+}
+
+#[test]
+fn conversations_without_something_to_learn_are_refused() {
+    let (template, tokenizer) = (smollm2_template(), byte_tokenizer());
+    let error = mask(&template, &tokenizer, &messages("single")).unwrap_err();
+    assert!(matches!(error, MaskError::NoAssistant), "{error}");
+    let first = [json!({"role": "assistant", "content": "hi"})];
+    let error = mask(&template, &tokenizer, &first).unwrap_err();
+    assert!(matches!(error, MaskError::AssistantFirst), "{error}");
+    let error = mask(&template, &tokenizer, &[json!({"role": "bot"})]).unwrap_err();
+    assert!(matches!(error, MaskError::Template(_)), "{error}");
+}
+
+#[test]
+fn templates_that_rewrite_are_refused() {
+    let tokenizer = byte_tokenizer();
+    let counting = plain(
+        "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}{% endif %}",
+    );
+    let error = mask(&counting, &tokenizer, &messages("answered")).unwrap_err();
+    assert!(matches!(error, MaskError::RewritesPrompt { index: 1, byte: 0 }), "{error}");
+
+    let last = plain(
+        "{% for m in messages %}{{ m.content }}{% if loop.last and m.role == 'assistant' %}!{% endif %}{% endfor %}",
+    );
+    let error = mask(&last, &tokenizer, &messages("multi_turn")).unwrap_err();
+    assert!(matches!(error, MaskError::RewritesTurn { index: 2, .. }), "{error}");
+}
+
+#[test]
+fn a_token_across_the_edge_of_a_turn_is_refused() {
+    // The template ends the prompt with a line feed; with two more the tokenizer joins the first two.
+    let messages =
+        [json!({"role": "user", "content": "a"}), json!({"role": "assistant", "content": "\n\nb"})];
+    let (template, tokenizer) = (smollm2_template(), byte_tokenizer());
+    let error = template.encode_with_mask(&tokenizer, &messages, None, &Map::new()).unwrap_err();
+    assert!(
+        matches!(&error, MaskError::TokenAcrossEdge { token, .. } if token == "\n\n"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_turn_without_an_end_marker_is_kept_whole() {
+    let template = plain(
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}",
+    );
+    let tokenizer = byte_tokenizer();
+    let supervised = mask(&template, &tokenizer, &messages("answered")).unwrap();
+    assert_eq!(spans(&supervised), ["4\n\n"]);
+}

@@ -1,0 +1,223 @@
+//! `checkpoints/step-N`: what resuming after N steps takes.
+//!
+//! `state.safetensors` holds, for every trained parameter, its value and its two moments as f32, so that resuming
+//! continues the same bits; `state.json` holds the position and the hash of the other file. Both are written to a
+//! folder beside the target, synced, and renamed.
+
+use std::fs::{self, File, Permissions};
+use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use engine::{Engine, EngineError};
+use formats::Dtype;
+use formats::safetensors::{self, Header, OutputTensor, Tensor};
+use program::ParamId;
+use serde::{Deserialize, Serialize};
+
+use super::durable::{self, WRITING, sync_folder};
+use super::error::{RunError, io};
+
+/// The folder of checkpoints in a run's folder.
+pub const CHECKPOINTS: &str = "checkpoints";
+const STATE_FILE: &str = "state.safetensors";
+const POSITION_FILE: &str = "state.json";
+
+#[derive(Serialize, Deserialize)]
+struct Position {
+    /// Steps done.
+    step: usize,
+    /// BLAKE3 of the state file.
+    state_blake3: String,
+}
+
+/// Trained parameters with the names of their three tensors.
+fn trained(engine: &Engine<'_>) -> Vec<(ParamId, [String; 3])> {
+    let ids = engine.graph.param_ids();
+    let trained = ids.filter(|&id| engine.blueprint.store.slot(id).state.is_some());
+    trained
+        .map(|id| {
+            let name = &engine.graph.param_info(id).name;
+            (id, [name.clone(), format!("{name}.m"), format!("{name}.v")])
+        })
+        .collect()
+}
+
+/// Saves the state after `step` steps; gives its folder.
+pub(crate) fn save(folder: &Path, engine: &Engine<'_>, step: usize) -> Result<PathBuf, RunError> {
+    let checkpoints = folder.join(CHECKPOINTS);
+    let target = checkpoints.join(format!("step-{step}"));
+    let staged = tempfile::Builder::new()
+        .prefix(WRITING)
+        .permissions(Permissions::from_mode(0o777))
+        .tempdir_in(&checkpoints)
+        .map_err(io("create a folder in", &checkpoints))?;
+    let state = staged.path().join(STATE_FILE);
+    safetensors::write(&state, &[], tensors(engine)).map_err(Box::new)?;
+    let position = Position { step, state_blake3: hash(&state)? };
+    durable::write_json(staged.path(), POSITION_FILE, &position)?;
+    if target.exists() {
+        // Of this very step, by a run that was resumed from an earlier one: the same bytes.
+        fs::remove_dir_all(&target).map_err(io("replace", &target))?;
+    }
+    fs::rename(staged.path(), &target).map_err(io("rename a folder to", &target))?;
+    // The folder has moved: there is nothing left for the guard to remove.
+    let _moved = staged.keep();
+    sync_folder(&checkpoints)?;
+    Ok(target)
+}
+
+/// Each tensor is read from the engine when its turn comes to be written.
+fn tensors<'a>(engine: &'a Engine<'_>) -> Vec<OutputTensor<'a>> {
+    let mut tensors = Vec::new();
+    for (id, names) in trained(engine) {
+        let slot = engine.blueprint.store.slot(id);
+        let buffer = engine.blueprint.store.buffer(slot.value);
+        let shape = [buffer.rows, buffer.cols];
+        for (part, name) in names.into_iter().enumerate() {
+            tensors.push(OutputTensor::new(name, Dtype::F32, shape, move |writer| {
+                let numbers = match (part, engine.read_moments(id)) {
+                    (0, _) => engine.read_param(id),
+                    (1, Some((m, _))) => m,
+                    (_, Some((_, v))) => v,
+                    (_, None) => return Err("the parameter has no moments".into()),
+                };
+                Ok(writer.write_all(bytemuck::cast_slice(&numbers))?)
+            }));
+        }
+    }
+    tensors
+}
+
+fn hash(path: &Path) -> Result<String, RunError> {
+    let mut hasher = blake3::Hasher::new();
+    let file = File::open(path).map_err(io("read", path))?;
+    hasher.update_reader(file).map_err(io("read", path))?;
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+/// Checkpoints of a run, by steps done, oldest first.
+fn all(folder: &Path) -> Result<Vec<(usize, PathBuf)>, RunError> {
+    let checkpoints = folder.join(CHECKPOINTS);
+    let entries = fs::read_dir(&checkpoints).map_err(io("read", &checkpoints))?;
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(io("read", &checkpoints))?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+        if let Some(step) = name.strip_prefix("step-").and_then(|step| step.parse().ok()) {
+            found.push((step, path));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The newest checkpoint, if there is any.
+pub(crate) fn newest(folder: &Path) -> Result<Option<(usize, PathBuf)>, RunError> {
+    Ok(all(folder)?.pop())
+}
+
+/// Removes all but the `keep` newest checkpoints.
+pub(crate) fn prune(folder: &Path, keep: usize) -> Result<(), RunError> {
+    let found = all(folder)?;
+    for (_, path) in &found[..found.len().saturating_sub(keep)] {
+        fs::remove_dir_all(path).map_err(io("remove", path))?;
+    }
+    Ok(())
+}
+
+/// Removes what interrupted writes left.
+pub(crate) fn clean(folder: &Path) -> Result<(), RunError> {
+    for place in [folder.to_owned(), folder.join(CHECKPOINTS)] {
+        for entry in fs::read_dir(&place).map_err(io("read", &place))? {
+            let path = entry.map_err(io("read", &place))?.path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+            if name.starts_with(WRITING) {
+                let removed =
+                    if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+                removed.map_err(io("remove", &path))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Gives an engine the state of a checkpoint made after `step` steps.
+pub(crate) fn load(
+    checkpoint: &Path,
+    engine: &mut Engine<'_>,
+    step: usize,
+) -> Result<(), RunError> {
+    let position_path = checkpoint.join(POSITION_FILE);
+    let position: Position = durable::read_json(&position_path)?;
+    if position.step != step {
+        return Err(RunError::Malformed {
+            path: position_path,
+            reason: format!("it says step {} in a folder for step {step}", position.step),
+        });
+    }
+    let path = checkpoint.join(STATE_FILE);
+    let found = hash(&path)?;
+    if found != position.state_blake3 {
+        return Err(RunError::Damaged { path, written: position.state_blake3, found });
+    }
+    State::open(path)?.load(engine)
+}
+
+/// An open state file.
+struct State {
+    path: PathBuf,
+    file: File,
+    tensors: Vec<Tensor>,
+}
+
+impl State {
+    fn open(path: PathBuf) -> Result<State, RunError> {
+        let file = File::open(&path).map_err(io("open", &path))?;
+        let bytes = file.metadata().map_err(io("read", &path))?.len();
+        let header = Header::read(BufReader::new(&file), bytes)
+            .map_err(|error| RunError::State { path: path.clone(), reason: error.to_string() })?;
+        Ok(State { path, file, tensors: header.tensors })
+    }
+
+    fn load(&self, engine: &mut Engine<'_>) -> Result<(), RunError> {
+        let trained = trained(engine);
+        if self.tensors.len() != 3 * trained.len() {
+            let (has, takes) = (self.tensors.len(), 3 * trained.len());
+            return Err(self.wrong(format!("it has {has} tensors and the model takes {takes}")));
+        }
+        for (id, [value, m, v]) in trained {
+            let slot = engine.blueprint.store.slot(id);
+            let buffer = engine.blueprint.store.buffer(slot.value);
+            let elements = buffer.rows * buffer.cols;
+            let read = |name: &str| self.read(name, elements);
+            let (value, m, v) = (read(&value)?, read(&m)?, read(&v)?);
+            engine.write_param(id, &value);
+            let written = engine.write_moments(id, &m, &v);
+            written.map_err(|error: EngineError| self.wrong(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    fn read(&self, name: &str, elements: usize) -> Result<Vec<f32>, RunError> {
+        let tensor = self.tensors.iter().find(|tensor| tensor.name == name);
+        let tensor = tensor.ok_or_else(|| self.wrong(format!("it has no tensor `{name}`")))?;
+        if tensor.dtype != Dtype::F32 || tensor.bytes != 4 * elements as u64 {
+            let reason = format!(
+                "`{name}` has {} bytes of {:?}, not {elements} of F32",
+                tensor.bytes, tensor.dtype
+            );
+            return Err(self.wrong(reason));
+        }
+        let mut numbers = vec![0f32; elements];
+        let mut file = &self.file;
+        file.seek(SeekFrom::Start(tensor.offset))
+            .and_then(|_| file.read_exact(bytemuck::cast_slice_mut(&mut numbers)))
+            .map_err(io("read", &self.path))?;
+        Ok(numbers)
+    }
+
+    fn wrong(&self, reason: String) -> RunError {
+        RunError::State { path: self.path.clone(), reason }
+    }
+}

@@ -1,0 +1,85 @@
+//! Files that appear whole or not at all, and folders whose entries are durable.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tempfile::NamedTempFile;
+
+use super::error::{RunError, io};
+
+/// The largest JSON file of a run, bytes.
+const JSON_BYTES_LIMIT: u64 = 64 << 20;
+
+/// What files and folders are called while they are written.
+pub(super) const WRITING: &str = ".writing-";
+
+/// Makes new entries of a folder durable.
+pub(super) fn sync_folder(folder: &Path) -> Result<(), RunError> {
+    File::open(folder).and_then(|f| f.sync_all()).map_err(io("sync", folder))
+}
+
+/// Writes bytes as `name` in a folder, in place of what is there only when all of them are on the disk.
+pub(super) fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), RunError> {
+    let path = folder.join(name);
+    let mut staged =
+        NamedTempFile::with_prefix_in(WRITING, folder).map_err(io("create a file in", folder))?;
+    staged.write_all(bytes).map_err(io("write", &path))?;
+    staged.as_file().sync_all().map_err(io("sync", &path))?;
+    staged.persist(&path).map_err(|error| io("rename a file to", &path)(error.error))?;
+    sync_folder(folder)
+}
+
+/// [`write`]s a value as JSON with a newline at the end.
+pub(super) fn write_json(
+    folder: &Path,
+    name: &str,
+    value: &impl Serialize,
+) -> Result<(), RunError> {
+    let mut text = serde_json::to_vec_pretty(value).map_err(|error| RunError::Malformed {
+        path: folder.join(name),
+        reason: format!("it cannot be written as JSON: {error}"),
+    })?;
+    text.push(b'\n');
+    write(folder, name, &text)
+}
+
+/// Reads a value from JSON.
+pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, RunError> {
+    let malformed = |reason| RunError::Malformed { path: path.to_owned(), reason };
+    let bytes = fs::metadata(path).map_err(io("read", path))?.len();
+    if bytes > JSON_BYTES_LIMIT {
+        return Err(malformed(format!("{bytes} bytes are over the limit of {JSON_BYTES_LIMIT}")));
+    }
+    let text = fs::read(path).map_err(io("read", path))?;
+    serde_json::from_slice(&text).map_err(|error| malformed(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_is_replaced_whole_and_leaves_nothing_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        for value in [1, 2] {
+            write_json(folder.path(), "a.json", &value).unwrap();
+            assert_eq!(read_json::<i32>(&folder.path().join("a.json")).unwrap(), value);
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_not_that_json_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.json");
+        assert!(matches!(read_json::<i32>(&path), Err(RunError::Io { .. })));
+        fs::write(&path, "{").unwrap();
+        assert!(matches!(read_json::<i32>(&path), Err(RunError::Malformed { .. })));
+        File::create(&path).unwrap().set_len(JSON_BYTES_LIMIT + 1).unwrap();
+        let error = read_json::<i32>(&path).unwrap_err();
+        assert!(error.to_string().contains("over the limit"), "{error}");
+    }
+}

@@ -1,0 +1,126 @@
+//! What can be wrong with a run's folder.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use formats::FormatError;
+
+/// Something that is not as it was when the run began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// What.
+    pub what: String,
+    /// Then.
+    pub was: String,
+    /// Now.
+    pub is: String,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} was {} and is {}", self.what, self.was, self.is)
+    }
+}
+
+/// A run folder that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The operating system refused.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// There is a run in the folder.
+    #[error("{} already holds a run; resume it, or choose another folder", path.display())]
+    RunExists {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// There is no run in the folder.
+    #[error("{} holds no run (it has no {file}); start one", path.display())]
+    NoRun {
+        /// The folder.
+        path: PathBuf,
+        /// The file that is missing.
+        file: &'static str,
+    },
+    /// The run in the folder is finished.
+    #[error("the run in {} is finished; its product is {}", path.display(), product.display())]
+    Finished {
+        /// The folder.
+        path: PathBuf,
+        /// What it made.
+        product: PathBuf,
+    },
+    /// A file of the run cannot be understood.
+    #[error("{}: {reason}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The run in the folder is another one.
+    #[error(
+        "the run in {} cannot be resumed: {}. Put it back, or start a new run in another folder",
+        path.display(),
+        changes.iter().map(Change::to_string).collect::<Vec<_>>().join("; ")
+    )]
+    Changed {
+        /// The folder.
+        path: PathBuf,
+        /// What changed.
+        changes: Vec<Change>,
+    },
+    /// A checkpoint's bytes are not those that were written.
+    #[error(
+        "{} is damaged: its bytes hash to {found} and were written as {written}. Remove the checkpoint's folder to \
+         resume from the one before", path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The hash that it was written with.
+        written: String,
+        /// The hash that it has.
+        found: String,
+    },
+    /// A checkpoint does not hold what the model takes.
+    #[error("{}: {reason}", path.display())]
+    State {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Fewer steps were logged than the checkpoint has done.
+    #[error(
+        "{} has {lines} whole lines and the newest checkpoint was made after step {step}; the log is damaged",
+        path.display()
+    )]
+    LogTooShort {
+        /// The log.
+        path: PathBuf,
+        /// Whole lines in it.
+        lines: usize,
+        /// Steps of the checkpoint.
+        step: usize,
+    },
+    /// A file could not be written.
+    #[error(transparent)]
+    Format(#[from] Box<FormatError>),
+}
+
+pub(super) fn io(
+    action: &'static str,
+    path: &Path,
+) -> impl FnOnce(std::io::Error) -> RunError + use<> {
+    let path = path.to_owned();
+    move |source| RunError::Io { action, path, source }
+}

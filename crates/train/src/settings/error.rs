@@ -1,0 +1,89 @@
+//! What can be wrong with settings.
+
+use std::path::PathBuf;
+
+/// Settings that cannot be run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SettingsError {
+    /// The file could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is larger than settings are.
+    #[error("{} has {bytes} bytes; settings have at most {limit}", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The file is not TOML, or a value has another type than its key takes.
+    #[error("{}: {source}", path.display())]
+    Toml {
+        /// The file.
+        path: PathBuf,
+        /// What the parser says, with the line.
+        source: Box<toml::de::Error>,
+    },
+    /// A key that there is not.
+    #[error("{}: unknown key `{key}`{}", path.display(), nearest.as_ref().map_or(String::new(), |n| format!("; did you mean `{n}`?")))]
+    UnknownKey {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: String,
+        /// The nearest one that there is.
+        nearest: Option<String>,
+    },
+    /// A setting that no file could hold: a path that is not UTF-8, a number over 2^63 - 1.
+    #[error("a setting ({from}) cannot be recorded: {reason}")]
+    Unwritable {
+        /// Where it was given.
+        from: String,
+        /// Why.
+        reason: String,
+    },
+    /// A key that the chosen mode does not read.
+    #[error("`{key}` ({from}) is ignored in mode `{mode}`; remove it or choose another mode")]
+    Ignored {
+        /// The key.
+        key: &'static str,
+        /// Where it was given.
+        from: String,
+        /// The mode.
+        mode: &'static str,
+    },
+    /// Two keys of which one may be given.
+    #[error("`{first}` and `{second}` are both given; they say the same thing, so give one")]
+    Conflict {
+        /// One.
+        first: &'static str,
+        /// The other.
+        second: &'static str,
+    },
+    /// A key without which nothing can run.
+    #[error("`{key}` is not given; set it in the settings file or with --{key}")]
+    Missing {
+        /// The key.
+        key: &'static str,
+    },
+    /// A value outside its range.
+    #[error("`{key}` is {value} ({from}); it must be {needed}")]
+    OutOfRange {
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        value: String,
+        /// Where it was given.
+        from: String,
+        /// What it must be.
+        needed: String,
+    },
+}

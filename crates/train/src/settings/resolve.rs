@@ -1,0 +1,304 @@
+//! From what was asked to what runs.
+
+use formats::{Checkpoint, Dtype};
+
+use super::{
+    Chosen, Mode, Profile, Requested, Resolved, ScheduleKind, SettingsError, TooLongPolicy,
+    WeightType,
+};
+
+/// Passes over the data where nothing says how long to train.
+pub(crate) const EPOCHS: usize = 1;
+const RANK: usize = 16;
+const LORA_LR: f64 = 2e-4;
+const FULL_LR: f64 = 2e-5;
+const WARMUP_RATIO: f64 = 0.03;
+const MICRO_TOKENS: usize = 2048;
+/// A sequence needs a few words of tables in the plan, so there is room for many short ones.
+const TOKENS_A_SEQUENCE: usize = 16;
+const SAVE_EVERY: usize = 100;
+const KEEP_CHECKPOINTS: usize = 2;
+
+/// What defaults depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// The model's longest context, tokens.
+    pub max_positions: usize,
+    /// Whether bf16 holds every weight matrix of the checkpoint without rounding.
+    pub stored_as_bf16: bool,
+    /// Threads that the machine has for this process.
+    pub threads: usize,
+}
+
+impl Facts {
+    /// The facts of a checkpoint and this machine.
+    pub fn of(checkpoint: &Checkpoint) -> Facts {
+        let mut matrices = checkpoint.tensors().iter().filter(|t| t.shape.len() == 2);
+        Facts {
+            max_positions: checkpoint.config().max_position_embeddings,
+            stored_as_bf16: matrices.all(|tensor| tensor.dtype == Dtype::Bf16),
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+}
+
+impl Requested {
+    /// Chooses every setting that was not given and checks every one.
+    ///
+    /// # Errors
+    /// [`SettingsError`]: a key missing, ignored in the mode, in conflict with another, or out of range.
+    pub fn resolve(&self, facts: &Facts) -> Result<Resolved, SettingsError> {
+        let s = &self.settings;
+        self.refuse_both("epochs", "max_steps")?;
+        self.refuse_both("warmup_steps", "warmup_ratio")?;
+        let mode = self.or_default("mode", s.mode, Mode::Lora);
+        let lora = mode.value == Mode::Lora;
+        if !lora {
+            self.refuse_lora_keys()?;
+        }
+        let rank = self.or_default("rank", s.rank, RANK);
+        let alpha =
+            self.or("alpha", s.alpha, || (2.0 * rank.value as f64, "twice the rank".into()));
+        let rslora = self.or_default("rslora", s.rslora, false);
+        let targets = self.or_default("targets", s.targets.clone(), vec!["all-linear".into()]);
+        let lr = self.or("lr", s.lr, || match mode.value {
+            Mode::Lora => (LORA_LR, "default of mode lora".into()),
+            Mode::Full => (FULL_LR, "default of mode full".into()),
+        });
+        let micro_tokens = self.or_default("micro_tokens", s.micro_tokens, MICRO_TOKENS);
+        let budget = micro_tokens.value;
+        let resolved = Resolved {
+            model: self.require("model", s.model.clone())?,
+            data: self.require("data", s.data.clone())?,
+            out: self.require("out", s.out.clone())?,
+            rank: lora.then_some(rank),
+            alpha: lora.then_some(alpha),
+            rslora: lora.then_some(rslora),
+            targets: lora.then_some(targets),
+            mode,
+            lr,
+            schedule: self.or_default("schedule", s.schedule, ScheduleKind::Cosine),
+            warmup_steps: self.given("warmup_steps", s.warmup_steps),
+            warmup_ratio: match s.warmup_steps {
+                Some(_) => None,
+                None => Some(self.or_default("warmup_ratio", s.warmup_ratio, WARMUP_RATIO)),
+            },
+            epochs: match s.max_steps {
+                Some(_) => None,
+                None => Some(self.or_default("epochs", s.epochs, EPOCHS)),
+            },
+            max_steps: self.given("max_steps", s.max_steps),
+            micro_sequences: self.micro_sequences(budget),
+            micro_tokens,
+            accumulation: self.or_default("accumulation", s.accumulation, 1),
+            max_length: self.max_length(budget, facts),
+            too_long: self.or_default("too_long", s.too_long, TooLongPolicy::Refuse),
+            weight_decay: self.or_default("weight_decay", s.weight_decay, 0.0),
+            beta1: self.or_default("beta1", s.beta1, 0.9),
+            beta2: self.or_default("beta2", s.beta2, 0.999),
+            eps: self.or_default("eps", s.eps, 1e-8),
+            max_grad_norm: self.or_default("max_grad_norm", s.max_grad_norm, 1.0),
+            seed: self.or_default("seed", s.seed, 0),
+            save_every: self.or_default("save_every", s.save_every, SAVE_EVERY),
+            keep_checkpoints: self.or_default(
+                "keep_checkpoints",
+                s.keep_checkpoints,
+                KEEP_CHECKPOINTS,
+            ),
+            memory: self.given("memory", s.memory),
+            threads: self.or("threads", s.threads, || (facts.threads, "this machine's".into())),
+            profile: self.or_default("profile", s.profile, Profile::CpuF32),
+            weights: self.weights(lora, facts),
+        };
+        self.check(&resolved, facts)?;
+        Ok(resolved)
+    }
+
+    /// A value as given, or by default with the reason.
+    fn or<T>(
+        &self,
+        key: &str,
+        given: Option<T>,
+        default: impl FnOnce() -> (T, String),
+    ) -> Chosen<T> {
+        let (value, why) = match given {
+            Some(value) => (value, self.from(key)),
+            None => default(),
+        };
+        Chosen { value, why }
+    }
+
+    fn or_default<T>(&self, key: &str, given: Option<T>, default: T) -> Chosen<T> {
+        self.or(key, given, || (default, "default".into()))
+    }
+
+    fn given<T>(&self, key: &str, given: Option<T>) -> Option<Chosen<T>> {
+        let why = self.from(key);
+        given.map(|value| Chosen { value, why })
+    }
+
+    fn require<T>(&self, key: &'static str, given: Option<T>) -> Result<Chosen<T>, SettingsError> {
+        self.given(key, given).ok_or(SettingsError::Missing { key })
+    }
+
+    fn refuse_both(&self, first: &'static str, second: &'static str) -> Result<(), SettingsError> {
+        if [first, second].iter().all(|key| self.sources.contains_key(*key)) {
+            return Err(SettingsError::Conflict { first, second });
+        }
+        Ok(())
+    }
+
+    fn refuse_lora_keys(&self) -> Result<(), SettingsError> {
+        for key in ["rank", "alpha", "rslora", "targets"] {
+            if self.sources.contains_key(key) {
+                let from = self.from(key);
+                return Err(SettingsError::Ignored { key, from, mode: "full" });
+            }
+        }
+        Ok(())
+    }
+
+    fn max_length(&self, budget: usize, facts: &Facts) -> Chosen<usize> {
+        self.or("max_length", self.settings.max_length, || {
+            if facts.max_positions < budget {
+                (facts.max_positions, "the model's context".into())
+            } else {
+                (budget, "micro_tokens: a sample is never split".into())
+            }
+        })
+    }
+
+    fn micro_sequences(&self, budget: usize) -> Chosen<usize> {
+        self.or("micro_sequences", self.settings.micro_sequences, || {
+            let most = budget.div_ceil(TOKENS_A_SEQUENCE).max(1);
+            (most, format!("one for every {TOKENS_A_SEQUENCE} of micro_tokens"))
+        })
+    }
+
+    fn weights(&self, lora: bool, facts: &Facts) -> Chosen<WeightType> {
+        let auto = || match (lora, facts.stored_as_bf16) {
+            (true, true) => (WeightType::Bf16, "the checkpoint stores bf16"),
+            (true, false) => (WeightType::F32, "bf16 would round the checkpoint's weights"),
+            (false, _) => (WeightType::F32, "small updates are lost in bf16 weights"),
+        };
+        match self.settings.weights {
+            None | Some(WeightType::Auto) => {
+                let (value, why) = auto();
+                Chosen { value, why: why.into() }
+            }
+            Some(value) => Chosen { value, why: self.from("weights") },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+    use data::Extent;
+    use std::path::Path;
+
+    const FACTS: Facts = Facts { max_positions: 8192, stored_as_bf16: true, threads: 4 };
+    const BASE: &str = "model = \"m\"\ndata = [\"d.jsonl\"]\nout = \"o\"\n";
+
+    fn resolve(text: &str) -> Result<Resolved, SettingsError> {
+        let path = Path::new("run.toml");
+        let file = Settings::from_toml(text, path).unwrap();
+        Requested::new(Some((path.into(), file)), Settings::default())?.resolve(&FACTS)
+    }
+
+    fn with(text: &str) -> Result<Resolved, SettingsError> {
+        resolve(&format!("{BASE}{text}"))
+    }
+
+    #[test]
+    fn every_choice_says_why() {
+        let r = with("rank = 8\n").unwrap();
+        let rank = r.rank.as_ref().unwrap();
+        assert_eq!((rank.value, rank.why.as_str()), (8, "run.toml"));
+        let alpha = r.alpha.as_ref().unwrap();
+        assert_eq!((alpha.value, alpha.why.as_str()), (16.0, "twice the rank"));
+        assert_eq!((r.lr.value, r.lr.why.as_str()), (2e-4, "default of mode lora"));
+        assert_eq!((r.max_length.value, r.micro_sequences.value), (2048, 128));
+        assert_eq!(r.weights.value, WeightType::Bf16);
+        assert_eq!((r.epochs.map(|c| c.value), r.max_steps), (Some(1), None));
+    }
+
+    #[test]
+    fn full_mode_trains_f32_weights_and_has_no_lora() {
+        let r = with("mode = \"full\"\nmax_steps = 3\nwarmup_steps = 1").unwrap();
+        assert_eq!((r.lora(), r.lr.value, r.weights.value), (None, 2e-5, WeightType::F32));
+        assert_eq!((r.extent(), r.epochs.is_none()), (Extent::Steps(3), true));
+        assert!(r.warmup_ratio.is_none());
+        assert_eq!(r.build_options().train, families::Train::Full);
+    }
+
+    #[test]
+    fn what_a_mode_ignores_is_refused() {
+        for key in ["rank = 8", "alpha = 8.0", "rslora = true", "targets = [\"q_proj\"]"] {
+            let error = with(&format!("mode = \"full\"\n{key}")).unwrap_err();
+            assert!(matches!(error, SettingsError::Ignored { mode: "full", .. }), "{key}: {error}");
+            assert!(with(key).is_ok(), "{key}");
+        }
+    }
+
+    #[test]
+    fn two_ways_to_say_a_thing_are_refused() {
+        for keys in ["epochs = 1\nmax_steps = 2", "warmup_steps = 1\nwarmup_ratio = 0.1"] {
+            let error = with(keys).unwrap_err();
+            assert!(matches!(error, SettingsError::Conflict { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_must_be_given_is_named() {
+        for (text, missing) in [
+            ("data = [\"d\"]\nout = \"o\"", "model"),
+            ("model = \"m\"\nout = \"o\"", "data"),
+            ("model = \"m\"\ndata = [\"d\"]", "out"),
+        ] {
+            let error = resolve(text).unwrap_err();
+            assert!(matches!(error, SettingsError::Missing { key } if key == missing), "{error}");
+        }
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused() {
+        let bad = [
+            "rank = 0",
+            "epochs = 0",
+            "max_steps = 0",
+            "micro_tokens = 0",
+            "micro_sequences = 0",
+            "accumulation = 0",
+            "save_every = 0",
+            "keep_checkpoints = 0",
+            "threads = 0",
+            "threads = 9999999999",
+            "warmup_steps = 9999999999",
+            "lr = 0.0",
+            "lr = nan",
+            "lr = inf",
+            "lr = -1e-4",
+            "lr = 1e-60",
+            "alpha = 0.0",
+            "eps = 0.0",
+            "weight_decay = -0.1",
+            "max_grad_norm = -1.0",
+            "beta1 = 1.0",
+            "beta2 = 0.99999999999",
+            "beta1 = -0.1",
+            "warmup_ratio = 1.0",
+            "max_length = 1",
+            "max_length = 2049",
+            "micro_tokens = 10000\nmax_length = 8193",
+            "mode = \"full\"\nweights = \"bf16\"",
+        ];
+        for text in bad {
+            let error = with(text).unwrap_err();
+            assert!(matches!(error, SettingsError::OutOfRange { .. }), "{text}: {error}");
+        }
+        let good = "max_length = 2048\nweight_decay = 0.0\nmax_grad_norm = 0.0\nbeta1 = 0.0\nwarmup_ratio = 0.0";
+        with(good).unwrap();
+    }
+}

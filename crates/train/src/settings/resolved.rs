@@ -1,0 +1,168 @@
+//! Settings as run.
+
+use std::path::PathBuf;
+
+use data::{Extent, Packing, Schedule, TooLong};
+use engine::{Hyper, TrainShape};
+use families::{BuildOptions, LoraSpec, Train};
+use program::DType;
+use program::keep::Keep;
+use serde::{Deserialize, Serialize};
+
+use super::{Mode, Profile, ScheduleKind, Size, TooLongPolicy, WeightType};
+
+/// A value and why it is that one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chosen<T> {
+    /// The value.
+    pub value: T,
+    /// Where it was given, or how it was chosen.
+    pub why: String,
+}
+
+/// What runs. Absent: LoRA settings in full mode, and limits that are not set.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Resolved {
+    /// The model reference.
+    pub model: Chosen<String>,
+    /// Data files, in order.
+    pub data: Chosen<Vec<PathBuf>>,
+    /// The run's folder.
+    pub out: Chosen<PathBuf>,
+    /// What is trained.
+    pub mode: Chosen<Mode>,
+    /// LoRA rank.
+    pub rank: Option<Chosen<usize>>,
+    /// LoRA alpha.
+    pub alpha: Option<Chosen<f64>>,
+    /// Whether LoRA's scale is alpha / √rank.
+    pub rslora: Option<Chosen<bool>>,
+    /// LoRA target patterns.
+    pub targets: Option<Chosen<Vec<String>>>,
+    /// Peak learning rate.
+    pub lr: Chosen<f64>,
+    /// How it falls.
+    pub schedule: Chosen<ScheduleKind>,
+    /// Steps over which it rises, when given as steps.
+    pub warmup_steps: Option<Chosen<usize>>,
+    /// The same as a part of all steps.
+    pub warmup_ratio: Option<Chosen<f64>>,
+    /// Passes over the data.
+    pub epochs: Option<Chosen<usize>>,
+    /// Optimizer steps, instead.
+    pub max_steps: Option<Chosen<usize>>,
+    /// Tokens of a logical micro-batch.
+    pub micro_tokens: Chosen<usize>,
+    /// Most sequences of one.
+    pub micro_sequences: Chosen<usize>,
+    /// Logical micro-batches of a step.
+    pub accumulation: Chosen<usize>,
+    /// Most tokens of a sample.
+    pub max_length: Chosen<usize>,
+    /// What becomes of longer ones.
+    pub too_long: Chosen<TooLongPolicy>,
+    /// Decoupled weight decay.
+    pub weight_decay: Chosen<f64>,
+    /// Decay of the first moment.
+    pub beta1: Chosen<f64>,
+    /// Decay of the second moment.
+    pub beta2: Chosen<f64>,
+    /// Added to the root of the second moment.
+    pub eps: Chosen<f64>,
+    /// Largest gradient norm; 0 for no limit.
+    pub max_grad_norm: Chosen<f64>,
+    /// The seed.
+    pub seed: Chosen<u64>,
+    /// Steps between checkpoints.
+    pub save_every: Chosen<usize>,
+    /// Checkpoints kept.
+    pub keep_checkpoints: Chosen<usize>,
+    /// The lease.
+    pub memory: Option<Chosen<Size>>,
+    /// Threads.
+    pub threads: Chosen<usize>,
+    /// The arithmetic.
+    pub profile: Chosen<Profile>,
+    /// How weight matrices are stored; never [`WeightType::Auto`].
+    pub weights: Chosen<WeightType>,
+}
+
+impl Resolved {
+    /// The LoRA adapter's shape; `None` in full mode.
+    pub fn lora(&self) -> Option<LoraSpec> {
+        Some(LoraSpec {
+            r: self.rank.as_ref()?.value,
+            alpha: self.alpha.as_ref()?.value,
+            rslora: self.rslora.as_ref()?.value,
+            targets: self.targets.as_ref()?.value.clone(),
+        })
+    }
+
+    /// What to build the model's graph with.
+    pub fn build_options(&self) -> BuildOptions {
+        let weights = match self.weights.value {
+            WeightType::Bf16 => DType::Bf16,
+            WeightType::F32 | WeightType::Auto => DType::F32,
+        };
+        let train = self.lora().map_or(Train::Full, Train::Lora);
+        BuildOptions { weights, train, ..BuildOptions::default() }
+    }
+
+    /// The shape of the training job under a choice of what to keep.
+    pub fn train_shape(&self, keep: Keep) -> TrainShape {
+        TrainShape {
+            tokens: self.micro_tokens.value,
+            segments: self.micro_sequences.value,
+            accumulation: self.accumulation.value,
+            keep,
+            coef_known: true,
+        }
+    }
+
+    /// What becomes of samples longer than `max_length`.
+    pub fn too_long(&self) -> TooLong {
+        match self.too_long.value {
+            TooLongPolicy::Refuse => TooLong::Refuse,
+            TooLongPolicy::Drop => TooLong::Drop,
+        }
+    }
+
+    /// How samples are packed.
+    pub fn packing(&self) -> Packing {
+        Packing {
+            tokens: self.micro_tokens.value,
+            sequences: self.micro_sequences.value,
+            accumulation: self.accumulation.value,
+            seed: self.seed.value,
+        }
+    }
+
+    /// How long to train: `max_steps`, else `epochs`, of which exactly one is there.
+    pub fn extent(&self) -> Extent {
+        match (&self.max_steps, &self.epochs) {
+            (Some(steps), _) => Extent::Steps(steps.value),
+            (None, Some(epochs)) => Extent::Epochs(epochs.value),
+            (None, None) => Extent::Epochs(super::resolve::EPOCHS),
+        }
+    }
+
+    /// The order of the run over a data set.
+    ///
+    /// # Errors
+    /// As [`Schedule::new`].
+    pub fn schedule(&self, dataset: &data::Dataset) -> Result<Schedule, data::DataError> {
+        Schedule::new(dataset, self.packing(), self.extent())
+    }
+
+    /// The optimizer's settings at a learning rate.
+    pub(crate) fn hyper(&self, lr: f32) -> Hyper {
+        Hyper {
+            lr,
+            beta1: self.beta1.value as f32,
+            beta2: self.beta2.value as f32,
+            eps: self.eps.value as f32,
+            weight_decay: self.weight_decay.value as f32,
+            max_grad_norm: self.max_grad_norm.value as f32,
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Tiny runs on the golden models, with the slow executor: what every executor must repeat.
+
+#![allow(dead_code)] // not every test file needs all of it
+
+use std::path::{Path, PathBuf};
+
+use data::{Dataset, Encoder, TooLong};
+use engine::{Blueprint, Engine, Job};
+use formats::Checkpoint;
+use oracle::{Oracle, Precision};
+use program::keep::{Keep, Level};
+use program::{Rank, Topology};
+use serde_json::json;
+use tempfile::TempDir;
+use text::Tokenizer;
+use train::{
+    Facts, Flow, Observer, Outcome, Requested, Resolved, Run, Settings, StepEvent, TrainError,
+};
+
+/// The longest text that the made-up tokenizer is asked for, characters.
+const WORDS: usize = 60;
+
+pub(crate) fn model_folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../families/tests/golden").join(name)
+}
+
+/// A model, its data and its settings in a temporary folder.
+pub(crate) struct Fixture {
+    pub(crate) folder: TempDir,
+    pub(crate) checkpoint: Checkpoint,
+    pub(crate) dataset: Dataset,
+}
+
+impl Fixture {
+    pub(crate) fn new(model: &str) -> Fixture {
+        let lines: Vec<String> = (0..10)
+            .map(|i| {
+                json!({"prompt": "ab".repeat(1 + i % 3), "completion": "cde".repeat(1 + i % 4)})
+                    .to_string()
+            })
+            .collect();
+        Self::with_lines(model, &lines)
+    }
+
+    pub(crate) fn with_lines(model: &str, lines: &[String]) -> Fixture {
+        let folder = tempfile::tempdir().unwrap();
+        let checkpoint = Checkpoint::open(&model_folder(model)).unwrap();
+        let dataset = encode(folder.path(), lines, checkpoint.config().vocab_size);
+        Fixture { folder, checkpoint, dataset }
+    }
+
+    pub(crate) fn out(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Settings of a run into `out`: 8 steps of up to 3 micro-batches, with `more` TOML.
+    pub(crate) fn requested(&self, out: &str, more: &str) -> Requested {
+        let lr = if more.contains("lr =") { "" } else { "lr = 1e-2\n" };
+        let toml = format!(
+            "model = \"golden\"\ndata = [\"data.jsonl\"]\nout = {:?}\nmicro_tokens = 24\nmicro_sequences = 3\n\
+             accumulation = 3\nmax_steps = 8\nsave_every = 3\nseed = 7\n{lr}{more}",
+            self.out(out)
+        );
+        let path = Path::new("run.toml");
+        let file = Settings::from_toml(&toml, path).unwrap();
+        Requested::new(Some((path.into(), file)), Settings::default()).unwrap()
+    }
+
+    pub(crate) fn resolved(&self, requested: &Requested) -> Resolved {
+        requested.resolve(&Facts::of(&self.checkpoint)).unwrap()
+    }
+
+    pub(crate) fn engine(&self, resolved: &Resolved) -> Engine<'static> {
+        let graph =
+            families::build(self.checkpoint.config(), &resolved.build_options()).unwrap().graph;
+        let keep = Keep::uniform(Level::All);
+        let job = Job { train: Some(resolved.train_shape(keep)), ..Job::default() };
+        let blueprint = Blueprint::new(&graph, Topology::single(), Rank::FIRST, job, &|_, _| 0);
+        let executor = Box::new(Oracle::new(Precision::F32));
+        let mut engine = Engine::new(graph, blueprint, executor);
+        engine.load(&self.checkpoint, &mut |_| ()).unwrap();
+        engine
+    }
+
+    /// Starts, or resumes, a run with a fresh engine.
+    pub(crate) fn run(
+        &self,
+        out: &str,
+        more: &str,
+        resume: bool,
+        observer: &mut Watch,
+    ) -> Result<Outcome, TrainError> {
+        let requested = self.requested(out, more);
+        let resolved = self.resolved(&requested);
+        let mut engine = self.engine(&resolved);
+        let mut run = Run {
+            engine: &mut engine,
+            checkpoint: &self.checkpoint,
+            dataset: &self.dataset,
+            requested: &requested,
+            resolved: &resolved,
+            extra_files: &[("note.txt", b"kept")],
+        };
+        if resume { run.resume(observer) } else { run.start(observer) }
+    }
+
+    /// The lines of a run's log, without times.
+    pub(crate) fn steps(&self, out: &str) -> Vec<StepEvent> {
+        let text = std::fs::read_to_string(self.out(out).join(train::STEPS_FILE)).unwrap();
+        text.lines()
+            .map(|line| StepEvent { seconds: 0.0, ..serde_json::from_str(line).unwrap() })
+            .collect()
+    }
+}
+
+/// Encodes lines with one token a character of `a ..= h`, and an end of text.
+fn encode(folder: &Path, lines: &[String], vocab: usize) -> Dataset {
+    let vocabulary: serde_json::Map<String, serde_json::Value> =
+        std::iter::once(("</s>".to_owned(), json!(0)))
+            .chain(('a'..='h').enumerate().map(|(i, c)| (c.to_string(), json!(i + 1))))
+            .collect();
+    let end = json!({"id": 0, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false,
+                     "normalized": false, "special": true});
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [end], "normalizer": null,
+        "pre_tokenizer": null, "post_processor": null, "decoder": null,
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
+    });
+    let path = folder.join("tokenizer.json");
+    std::fs::write(&path, tokenizer.to_string()).unwrap();
+    std::fs::write(folder.join("tokenizer_config.json"), r#"{"eos_token": "</s>"}"#).unwrap();
+    let data = folder.join("data.jsonl");
+    std::fs::write(&data, lines.join("\n")).unwrap();
+    let encoder = Encoder {
+        tokenizer: &Tokenizer::from_tokenizer_json(&path).unwrap(),
+        template: None,
+        vocab,
+        max_length: WORDS,
+        too_long: TooLong::Refuse,
+        threads: 1,
+    };
+    encoder.encode(&data::read(&[data]).unwrap(), &mut |_| ()).unwrap()
+}
+
+/// Keeps what it is told, and stops after a step where asked to.
+#[derive(Default)]
+pub(crate) struct Watch {
+    pub(crate) stop_after: Option<usize>,
+    pub(crate) began: Option<(usize, usize)>,
+    pub(crate) events: Vec<StepEvent>,
+    pub(crate) micro_batches: usize,
+    pub(crate) saved: Vec<PathBuf>,
+}
+
+impl Watch {
+    pub(crate) fn stopping_after(step: usize) -> Watch {
+        Watch { stop_after: Some(step), ..Watch::default() }
+    }
+}
+
+impl Observer for Watch {
+    fn start(&mut self, step: usize, steps: usize) {
+        self.began = Some((step, steps));
+    }
+
+    fn micro_batch(&mut self, _done: usize, _total: usize) {
+        self.micro_batches += 1;
+    }
+
+    fn step(&mut self, event: &StepEvent) -> Flow {
+        self.events.push(event.clone());
+        if self.stop_after == Some(event.step) { Flow::Stop } else { Flow::Continue }
+    }
+
+    fn saved(&mut self, checkpoint: &Path) {
+        self.saved.push(checkpoint.to_owned());
+    }
+}
+
+/// Every file under a folder with its bytes, by path from it.
+pub(crate) fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut waiting = vec![folder.to_owned()];
+    while let Some(place) = waiting.pop() {
+        for entry in std::fs::read_dir(&place).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                waiting.push(path);
+            } else {
+                let name = path.strip_prefix(folder).unwrap().to_owned();
+                found.push((name, std::fs::read(&path).unwrap()));
+            }
+        }
+    }
+    found.sort();
+    found
+}

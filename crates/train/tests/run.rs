@@ -1,0 +1,263 @@
+//! Whole runs on tiny models.
+
+mod common;
+
+use common::{Fixture, Watch, files};
+use formats::Checkpoint;
+use formats::peft::{Adapter, TargetModules};
+use formats::safetensors::{self, OutputTensor};
+use std::path::Path;
+use train::{Outcome, RunError, TrainError, read_record};
+
+fn product(outcome: Outcome) -> std::path::PathBuf {
+    match outcome {
+        Outcome::Finished { product } => product,
+        stopped => panic!("{stopped:?}"),
+    }
+}
+
+#[test]
+fn a_lora_run_learns_and_leaves_an_adapter_and_a_record() {
+    let fixture = Fixture::new("llama");
+    let mut watch = Watch::default();
+    let adapter = product(fixture.run("out", "", false, &mut watch).unwrap());
+    assert_eq!(watch.began, Some((0, 8)));
+    assert_eq!(watch.events.len(), 8);
+    let micro_batches: usize = watch.events.iter().map(|event| event.micro_batches).sum();
+    assert_eq!(watch.micro_batches, micro_batches);
+    let (first, last) = (watch.events[0].loss, watch.events[7].loss);
+    assert!(last < first, "{first} {last}");
+    assert_eq!(
+        watch.saved,
+        [3, 6].map(|n| fixture.out("out").join(format!("checkpoints/step-{n}")))
+    );
+
+    let adapter = Adapter::open(&adapter).unwrap();
+    let TargetModules::Names(names) = &adapter.config().target_modules else { panic!() };
+    assert_eq!(
+        *names,
+        ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
+    );
+    for module in adapter.modules() {
+        let mut b = vec![0.0; module.out_features * module.rank];
+        adapter.read_b(module, &mut b).unwrap();
+        assert!(b.iter().any(|&x| x != 0.0), "{} learnt nothing", module.name);
+    }
+
+    let record = read_record(&fixture.out("out")).unwrap();
+    assert_eq!(record.steps, 8);
+    assert_eq!(record.resolved.rank.unwrap().value, 16);
+    assert_eq!(record.requested.settings.seed, Some(7));
+    assert_eq!(record.data.samples, 10);
+    assert!(record.ledger_bytes.values().sum::<usize>() > 0 && record.trained_parameters > 0);
+}
+
+#[test]
+fn patterns_for_some_layers_are_written_as_whole_paths() {
+    let fixture = Fixture::new("llama");
+    let more = "targets = [\"layers.0.self_attn.q_proj\", \"v_proj\"]\nrank = 2\n";
+    let adapter = product(fixture.run("out", more, false, &mut Watch::default()).unwrap());
+    let adapter = Adapter::open(&adapter).unwrap();
+    let TargetModules::Names(names) = &adapter.config().target_modules else { panic!() };
+    assert_eq!(*names, ["model.layers.0.self_attn.q_proj", "v_proj"]);
+}
+
+#[test]
+fn a_full_run_leaves_a_checkpoint_that_opens_and_differs() {
+    for model in ["llama_tied", "qwen2"] {
+        let fixture = Fixture::new(model);
+        let mut watch = Watch::default();
+        let folder = product(fixture.run("out", "mode = \"full\"\n", false, &mut watch).unwrap());
+        assert!(watch.events[7].loss < watch.events[0].loss);
+        let (base, tuned) = (&fixture.checkpoint, Checkpoint::open(&folder).unwrap());
+        assert_eq!(tuned.tensors().len(), base.tensors().len());
+        for tensor in base.tensors() {
+            let ours = tuned.require(&tensor.name, &tensor.shape).unwrap();
+            let read = |checkpoint: &Checkpoint| {
+                let mut numbers = vec![0.0; ours.elements()];
+                checkpoint.read_rows_f32(&tensor.name, 0..ours.rows(), &mut numbers).unwrap();
+                numbers
+            };
+            assert_ne!(read(base), read(&tuned), "{} learnt nothing", tensor.name);
+        }
+        assert_eq!(std::fs::read(folder.join("note.txt")).unwrap(), b"kept");
+    }
+}
+
+#[test]
+fn an_interrupted_run_resumes_to_the_bits_of_an_unbroken_one() {
+    for (model, mode) in [("qwen3", "lora"), ("llama", "full")] {
+        let fixture = Fixture::new(model);
+        let more = format!("mode = \"{mode}\"\n");
+        let whole = product(fixture.run("whole", &more, false, &mut Watch::default()).unwrap());
+        for stop in [1, 4, 7] {
+            let out = format!("broken-{stop}");
+            let mut watch = Watch::stopping_after(stop);
+            let stopped = fixture.run(&out, &more, false, &mut watch).unwrap();
+            assert!(matches!(stopped, Outcome::Stopped { step, .. } if step == stop));
+            let mut watch = Watch::default();
+            let resumed = product(fixture.run(&out, &more, true, &mut watch).unwrap());
+            assert_eq!(watch.began, Some((stop, 8)));
+            assert_eq!(fixture.steps(&out), fixture.steps("whole"), "{mode} stopped after {stop}");
+            assert!(files(&resumed) == files(&whole), "{mode} stopped after {stop}");
+        }
+    }
+}
+
+/// A kill leaves log lines past the last checkpoint, half-written files, or nothing but the record.
+#[test]
+fn a_killed_run_resumes_from_its_newest_checkpoint_or_from_the_start() {
+    let fixture = Fixture::new("llama");
+    let whole = product(fixture.run("whole", "", false, &mut Watch::default()).unwrap());
+    for (out, keep) in [("late", true), ("early", false)] {
+        fixture.run(out, "", false, &mut Watch::stopping_after(5)).unwrap();
+        let folder = fixture.out(out);
+        let checkpoints = folder.join("checkpoints");
+        std::fs::remove_dir_all(checkpoints.join("step-5")).unwrap();
+        if !keep {
+            std::fs::remove_dir_all(checkpoints.join("step-3")).unwrap();
+        }
+        std::fs::create_dir(checkpoints.join(".writing-x")).unwrap();
+        std::fs::write(checkpoints.join(".writing-x/state.safetensors"), "half").unwrap();
+        std::fs::write(folder.join(".writing-y"), "half").unwrap();
+        let mut watch = Watch::default();
+        let resumed = product(fixture.run(out, "", true, &mut watch).unwrap());
+        assert_eq!(watch.began, Some((if keep { 3 } else { 0 }, 8)));
+        assert_eq!(fixture.steps(out), fixture.steps("whole"));
+        assert!(files(&resumed) == files(&whole));
+        assert!(!checkpoints.join(".writing-x").exists() && !folder.join(".writing-y").exists());
+    }
+}
+
+#[test]
+fn old_checkpoints_go_and_the_newest_stay() {
+    let fixture = Fixture::new("llama");
+    let more = "keep_checkpoints = 1\n";
+    fixture.run("out", more, false, &mut Watch::default()).unwrap();
+    let names: Vec<_> = std::fs::read_dir(fixture.out("out").join("checkpoints"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(names, ["step-6"]);
+}
+
+fn folder_error(result: Result<Outcome, TrainError>) -> RunError {
+    match result {
+        Err(TrainError::Folder(error)) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_changed_since_the_run_began_is_named() {
+    let fixture = Fixture::new("llama");
+    fixture.run("out", "", false, &mut Watch::stopping_after(4)).unwrap();
+    let changed = |fixture: &Fixture, more: &str| match folder_error(fixture.run(
+        "out",
+        more,
+        true,
+        &mut Watch::default(),
+    )) {
+        RunError::Changed { changes, .. } => {
+            changes.into_iter().map(|c| c.what).collect::<Vec<_>>()
+        }
+        other => panic!("{other}"),
+    };
+    assert_eq!(changed(&fixture, "weight_decay = 0.1\n"), ["`weight_decay`"]);
+    assert!(changed(&fixture, "rank = 4\n").contains(&"`rank`".to_owned()));
+
+    // Another data set, and another model of the same shape, over the same run folder.
+    let lines: Vec<String> =
+        (0..10).map(|_| r#"{"prompt": "ab", "completion": "c"}"#.to_owned()).collect();
+    let mut other = Fixture::with_lines("llama", &lines);
+    let own = std::mem::replace(&mut other.folder, fixture.folder);
+    assert_eq!(changed(&other, ""), ["the encoded data (hash)"]);
+    let mut scaled = Fixture::new("llama_rope_linear");
+    let _own = (own, std::mem::replace(&mut scaled.folder, other.folder));
+    assert!(changed(&scaled, "").contains(&"the base weights (hash)".to_owned()));
+}
+
+#[test]
+fn settings_that_change_no_bit_may_change() {
+    let fixture = Fixture::new("llama");
+    fixture.run("out", "", false, &mut Watch::stopping_after(4)).unwrap();
+    let more = "threads = 7\nkeep_checkpoints = 5\n";
+    product(fixture.run("out", more, true, &mut Watch::default()).unwrap());
+}
+
+#[test]
+fn a_folder_with_a_run_is_not_begun_again_and_one_without_is_not_resumed() {
+    let fixture = Fixture::new("llama");
+    let none = folder_error(fixture.run("out", "", true, &mut Watch::default()));
+    assert!(matches!(none, RunError::NoRun { .. }), "{none}");
+    fixture.run("out", "", false, &mut Watch::default()).unwrap();
+    let again = folder_error(fixture.run("out", "", false, &mut Watch::default()));
+    assert!(matches!(again, RunError::RunExists { .. }), "{again}");
+    let finished = folder_error(fixture.run("out", "", true, &mut Watch::default()));
+    assert!(matches!(finished, RunError::Finished { .. }), "{finished}");
+}
+
+#[test]
+fn a_damaged_checkpoint_is_refused() {
+    let fixture = Fixture::new("llama");
+    fixture.run("out", "", false, &mut Watch::stopping_after(2)).unwrap();
+    let state = fixture.out("out").join("checkpoints/step-2/state.safetensors");
+    let mut bytes = std::fs::read(&state).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    std::fs::write(&state, bytes).unwrap();
+    let damaged = folder_error(fixture.run("out", "", true, &mut Watch::default()));
+    assert!(matches!(damaged, RunError::Damaged { .. }), "{damaged}");
+
+    let from = fixture.out("out").join("checkpoints/step-2");
+    let to = fixture.out("out").join("checkpoints/step-3");
+    std::fs::rename(from, to).unwrap();
+    let moved = folder_error(fixture.run("out", "", true, &mut Watch::default()));
+    assert!(moved.to_string().contains("it says step 2 in a folder for step 3"), "{moved}");
+}
+
+/// Puts other tensors into a checkpoint, with a hash that fits.
+fn replace_state(checkpoint: &Path, tensors: &[(&str, Vec<f32>)]) {
+    let path = checkpoint.join("state.safetensors");
+    let outputs =
+        tensors.iter().map(|(name, numbers)| OutputTensor::f32(*name, [numbers.len()], numbers));
+    safetensors::write(&path, &[], outputs.collect()).unwrap();
+    let hash = blake3::hash(&std::fs::read(&path).unwrap()).to_hex().to_string();
+    let position = serde_json::json!({"step": 2, "state_blake3": hash});
+    std::fs::write(checkpoint.join("state.json"), position.to_string()).unwrap();
+}
+
+#[test]
+fn a_checkpoint_of_another_model_is_refused() {
+    let fixture = Fixture::new("llama");
+    let more = "targets = [\"layers.0.self_attn.q_proj\"]\nrank = 2\n";
+    fixture.run("out", more, false, &mut Watch::stopping_after(2)).unwrap();
+    let checkpoint = fixture.out("out").join("checkpoints/step-2");
+    let module = "base_model.model.model.layers.0.self_attn.q_proj";
+    let names: Vec<String> = ["A", "B"]
+        .iter()
+        .flat_map(|factor| {
+            ["", ".m", ".v"].map(|part| format!("{module}.lora_{factor}.weight{part}"))
+        })
+        .collect();
+    let whole: Vec<(&str, Vec<f32>)> =
+        names.iter().map(|name| (name.as_str(), vec![0.0; 2 * 64])).collect();
+    let refused = |tensors: &[(&str, Vec<f32>)]| {
+        replace_state(&checkpoint, tensors);
+        match folder_error(fixture.run("out", more, true, &mut Watch::default())) {
+            RunError::State { reason, .. } => reason,
+            other => panic!("{other}"),
+        }
+    };
+    assert_eq!(refused(&whole[1..]), "it has 5 tensors and the model takes 6");
+    let mut other = whole.clone();
+    other[5].0 = "another";
+    let reason = refused(&other);
+    assert_eq!(reason, format!("it has no tensor `{module}.lora_B.weight.v`"));
+    let mut short = whole.clone();
+    short[0].1.pop();
+    let reason = refused(&short);
+    assert_eq!(reason, format!("`{}` has 508 bytes of F32, not 128 of F32", names[0]));
+    replace_state(&checkpoint, &whole);
+    product(fixture.run("out", more, true, &mut Watch::default()).unwrap());
+}
