@@ -2,11 +2,13 @@
 
 use crate::blueprint::{Blueprint, Compiled};
 use crate::error::EngineError;
+use crate::profile::Profile;
 use arena::{Executor, Frame, Memory};
 use program::buffer::Live;
 use program::ops::Collective;
-use program::{Graph, Ledger, Op};
+use program::{Graph, Ledger, Op, Program};
 use std::ops::Range;
+use std::time::Instant;
 
 /// Carries out collectives between ranks.
 pub trait Exchange {
@@ -32,19 +34,30 @@ pub struct Engine<'r> {
     memory: Memory,
     executor: Box<dyn Executor + 'r>,
     exchange: Option<Box<dyn Exchange + 'r>>,
+    profile: Option<Profile>,
 }
 
 impl<'r> Engine<'r> {
     /// Allocates what the blueprint says; weights are zero until loaded.
     pub fn new(graph: Graph, blueprint: Blueprint, executor: Box<dyn Executor + 'r>) -> Self {
         let memory = Memory::new(&blueprint.ledger);
-        Engine { graph, blueprint, memory, executor, exchange: None }
+        Engine { graph, blueprint, memory, executor, exchange: None, profile: None }
     }
 
     /// The same with other ranks to exchange with.
     pub fn with_exchange(mut self, exchange: Box<dyn Exchange + 'r>) -> Self {
         self.exchange = Some(exchange);
         self
+    }
+
+    /// Times every operation from here on; see [`Engine::profile`].
+    pub fn start_profile(&mut self) {
+        self.profile = Some(Profile::default());
+    }
+
+    /// What was timed since [`Engine::start_profile`].
+    pub fn profile(&self) -> Option<&Profile> {
+        self.profile.as_ref()
     }
 
     /// Bytes allocated, by kind: what was planned.
@@ -57,37 +70,6 @@ impl<'r> Engine<'r> {
         Frame::new(&compiled.program, &compiled.plan, &self.memory, live)
     }
 
-    /// Runs operations `range` of a program.
-    pub(crate) fn run(
-        memory: &Memory,
-        executor: &mut (dyn Executor + 'r),
-        exchange: &mut Option<Box<dyn Exchange + 'r>>,
-        compiled: &Compiled,
-        live: Live,
-        range: Range<usize>,
-    ) -> Result<(), EngineError> {
-        let program = &compiled.program;
-        let frame = Frame::new(program, &compiled.plan, memory, live);
-        for index in range {
-            let op = &program.ops[index];
-            if let Op::Collective(collective) = op {
-                let exchange =
-                    exchange.as_mut().ok_or(EngineError::NotPlanned("more than one rank"))?;
-                exchange
-                    .collective(collective, &frame)
-                    .map_err(|message| EngineError::Exchange { index, message })?;
-                continue;
-            }
-            executor.run(op, &frame).map_err(|source| EngineError::Exec {
-                index,
-                op: op.name(),
-                layer: program.op_layers[index],
-                source,
-            })?;
-        }
-        Ok(())
-    }
-
     /// Runs a range of one of the blueprint's programs.
     pub(crate) fn run_planned(
         &mut self,
@@ -95,15 +77,68 @@ impl<'r> Engine<'r> {
         live: Live,
         range: Option<Range<usize>>,
     ) -> Result<(), EngineError> {
-        let compiled = which(&self.blueprint).as_ref().ok_or(EngineError::NotPlanned("this step"))?;
+        let Engine { blueprint, memory, executor, exchange, profile, .. } = self;
+        let compiled = which(blueprint).as_ref().ok_or(EngineError::NotPlanned("this step"))?;
         let range = range.unwrap_or(0..compiled.program.ops.len());
-        Self::run(&self.memory, &mut *self.executor, &mut self.exchange, compiled, live, range)
+        let mut machine = Machine { memory, executor: &mut **executor, exchange, profile };
+        machine.run(compiled, live, range)
     }
 
     /// Runs a program over the store alone.
     pub(crate) fn run_stored(&mut self, compiled: &Compiled) -> Result<(), EngineError> {
-        let range = 0..compiled.program.ops.len();
-        let live = Live::default();
-        Self::run(&self.memory, &mut *self.executor, &mut self.exchange, compiled, live, range)
+        let Engine { memory, executor, exchange, profile, .. } = self;
+        let mut machine = Machine { memory, executor: &mut **executor, exchange, profile };
+        machine.run(compiled, Live::default(), 0..compiled.program.ops.len())
+    }
+}
+
+/// What runs operations, apart from the programs that it runs.
+struct Machine<'e, 'r> {
+    memory: &'e Memory,
+    executor: &'e mut (dyn Executor + 'r),
+    exchange: &'e mut Option<Box<dyn Exchange + 'r>>,
+    profile: &'e mut Option<Profile>,
+}
+
+impl Machine<'_, '_> {
+    fn run(
+        &mut self,
+        compiled: &Compiled,
+        live: Live,
+        range: Range<usize>,
+    ) -> Result<(), EngineError> {
+        let program = &compiled.program;
+        let frame = Frame::new(program, &compiled.plan, self.memory, live);
+        for index in range {
+            let op = &program.ops[index];
+            let start = self.profile.is_some().then(Instant::now);
+            self.run_op(program, index, &frame)?;
+            if let (Some(profile), Some(start)) = (self.profile.as_mut(), start) {
+                profile.add(program, op, start.elapsed());
+            }
+        }
+        Ok(())
+    }
+
+    fn run_op(
+        &mut self,
+        program: &Program,
+        index: usize,
+        frame: &Frame<'_>,
+    ) -> Result<(), EngineError> {
+        let op = &program.ops[index];
+        if let Op::Collective(collective) = op {
+            let exchange =
+                self.exchange.as_mut().ok_or(EngineError::NotPlanned("more than one rank"))?;
+            return exchange
+                .collective(collective, frame)
+                .map_err(|message| EngineError::Exchange { index, message });
+        }
+        self.executor.run(op, frame).map_err(|source| EngineError::Exec {
+            index,
+            op: op.name(),
+            layer: program.op_layers[index],
+            source,
+        })
     }
 }

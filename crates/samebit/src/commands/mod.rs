@@ -1,5 +1,6 @@
 //! One command a file.
 
+pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod generate;
 pub(crate) mod merge;

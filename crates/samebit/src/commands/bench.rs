@@ -1,0 +1,264 @@
+//! `samebit bench`: rates of training and generation on random tokens, and where the time goes.
+
+use crate::commands::shared::{self, Adapt, Memory};
+use crate::device::{self, Compute, Device};
+use crate::infer;
+use crate::model::{self, Source};
+use crate::output::{self, Table, thousands};
+use anyhow::{Result, bail};
+use engine::{
+    Advance, AdapterSource, Blueprint, Engine, Fitter, GenerateShape, Hyper, Job, MicroBatch, Profile,
+    Sequence, TrainShape,
+};
+use families::{BuildOptions, Train};
+use program::keep::{Keep, Level};
+use program::ledger::Bytes;
+use program::{Rank, Topology};
+use serde::Serialize;
+use std::time::Instant;
+
+/// Arguments of `samebit bench`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// What to measure
+    #[arg(value_enum)]
+    what: What,
+    /// Model reference
+    model: String,
+    #[command(flatten)]
+    adapt: Adapt,
+    /// Sequences in a micro-batch
+    #[arg(long, default_value_t = 4)]
+    batch: usize,
+    /// Tokens of a sequence; of the prompt, when generating
+    #[arg(long, default_value_t = 512)]
+    sequence: usize,
+    /// Steps, after one that is not counted; tokens, when generating
+    #[arg(long, default_value_t = 5)]
+    steps: usize,
+    /// Print where the time goes, a row a kind of operation
+    #[arg(long)]
+    kernels: bool,
+    #[command(flatten)]
+    memory: Memory,
+    /// Machine-readable report
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    compute: Compute,
+    #[command(flatten)]
+    source: Source,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum What {
+    /// Training steps: forward, backward, update; every token supervised
+    Train,
+    /// A prompt of --sequence tokens, then --steps tokens one at a time
+    Generate,
+}
+
+/// The report.
+#[derive(Serialize)]
+struct Rates {
+    device: String,
+    processor: String,
+    /// What was kept from forward to backward; training only.
+    keep: Option<String>,
+    /// Median over steps.
+    train_tokens_per_s: Option<f64>,
+    prefill_tokens_per_s: Option<f64>,
+    decode_tokens_per_s: Option<f64>,
+    planned_bytes: usize,
+    resident_growth_bytes: usize,
+    peak_resident_bytes: usize,
+    #[serde(skip)]
+    kernels: Option<Profile>,
+}
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    if args.steps == 0 || args.batch == 0 || args.sequence == 0 {
+        bail!("--steps, --batch and --sequence are at least 1");
+    }
+    let device = Device::new(&args.compute)?;
+    let report = match args.what {
+        What::Train => train(&args, &device)?,
+        What::Generate => generate(&args, &device)?,
+    };
+    output::report(args.json, &report, text)
+}
+
+fn train(args: &Args, device: &Device) -> Result<Rates> {
+    let model = model::open(&args.model, &args.source, args.json)?;
+    let config = model.checkpoint.config();
+    let train = args.adapt.train()?;
+    let options = BuildOptions {
+        weights: shared::weights(args.memory.weights, config.dtype),
+        train: train.clone(),
+        ..BuildOptions::default()
+    };
+    let graph = families::build(config, &options)?.graph;
+    let shape = |keep| TrainShape {
+        tokens: args.batch * args.sequence,
+        segments: args.batch,
+        accumulation: 1,
+        keep,
+        coef_known: true,
+    };
+    let mut job = Job { train: Some(shape(Keep::uniform(Level::All))), ..Job::default() };
+    let workspace = device.workspace();
+    let limit = args.memory.memory.map_or(usize::MAX, |m| m.0);
+    let keep = {
+        let fitter = Fitter::new(&graph, Topology::single(), Rank::FIRST, &job, &workspace);
+        fitter.fastest(shape(Keep::uniform(Level::All)).step(), limit)
+    };
+    let Some(keep) = keep else { bail!("nothing fits the lease of {}", Bytes(limit)) };
+    job.train = Some(shape(keep));
+    let blueprint = Blueprint::new(&graph, Topology::single(), Rank::FIRST, job, &workspace);
+    let before = device::resident_bytes().unwrap_or(0);
+    let mut engine = Engine::new(graph, blueprint, device.executor()?);
+    infer::load(&mut engine, &model, args.json)?;
+    if matches!(train, Train::Lora(_)) {
+        engine.load_adapter(&AdapterSource::Fresh { seed: 0 })?;
+    }
+    let batch = random_batch(args, engine.graph.vocab);
+    let mut seconds = Vec::new();
+    for step in 0..=args.steps {
+        if step == 1 && args.kernels {
+            engine.start_profile();
+        }
+        let start = Instant::now();
+        engine.train_micro_batch(&batch, 0, 1)?;
+        engine.update(&HYPER, step as u64 + 1)?;
+        if step > 0 {
+            seconds.push(start.elapsed().as_secs_f64());
+        }
+    }
+    let rate = batch.tokens() as f64 / median(&mut seconds);
+    Ok(rates(device, &engine, before, Some(keep), Some(rate), None))
+}
+
+const HYPER: Hyper = Hyper {
+    lr: 1e-4,
+    beta1: 0.9,
+    beta2: 0.999,
+    eps: 1e-8,
+    weight_decay: 0.01,
+    max_grad_norm: 1.0,
+};
+
+fn generate(args: &Args, device: &Device) -> Result<Rates> {
+    let model = model::open(&args.model, &args.source, args.json)?;
+    let shape = GenerateShape {
+        sequences: 1,
+        length: args.sequence + args.steps,
+        prefill: args.sequence.min(512),
+    };
+    let setup = infer::Setup { adapter: None, memory: &args.memory, quiet: args.json };
+    let before = device::resident_bytes().unwrap_or(0);
+    let job = Job { generate: Some(shape), ..Job::default() };
+    let mut engine = infer::engine(&model, device, job, &setup)?;
+    let prompt = random_ids(args.sequence, engine.graph.vocab, 0);
+    // Once uncounted: pages are touched for the first time.
+    engine.advance(&[Advance { slot: 0, past: 0, ids: &prompt }])?;
+    if args.kernels {
+        engine.start_profile();
+    }
+    let start = Instant::now();
+    engine.advance(&[Advance { slot: 0, past: 0, ids: &prompt }])?;
+    let prefill_s = start.elapsed().as_secs_f64();
+    let mut seconds = Vec::new();
+    for step in 0..args.steps {
+        let start = Instant::now();
+        let ids = [prompt[step % prompt.len()]];
+        engine.advance(&[Advance { slot: 0, past: args.sequence + step, ids: &ids }])?;
+        seconds.push(start.elapsed().as_secs_f64());
+    }
+    let generated = (args.sequence as f64 / prefill_s, 1.0 / median(&mut seconds));
+    Ok(rates(device, &engine, before, None, None, Some(generated)))
+}
+
+fn rates(
+    device: &Device,
+    engine: &Engine<'_>,
+    before: usize,
+    keep: Option<Keep>,
+    train: Option<f64>,
+    generate: Option<(f64, f64)>,
+) -> Rates {
+    let peak = device::peak_resident_bytes().unwrap_or(0);
+    Rates {
+        device: device.describe(),
+        processor: device::processor(),
+        keep: keep.map(|k| k.to_string()),
+        train_tokens_per_s: train,
+        prefill_tokens_per_s: generate.map(|g| g.0),
+        decode_tokens_per_s: generate.map(|g| g.1),
+        planned_bytes: engine.ledger().total(),
+        resident_growth_bytes: peak.saturating_sub(before),
+        peak_resident_bytes: peak,
+        kernels: engine.profile().cloned(),
+    }
+}
+
+fn random_ids(count: usize, vocab: usize, stream: u64) -> Vec<u32> {
+    let numbers = canon::random::Numbers::new(1, canon::random::Purpose::Sample, stream);
+    (0..count as u64).map(|i| numbers.below(i, vocab as u64) as u32).collect()
+}
+
+fn random_batch(args: &Args, vocab: usize) -> MicroBatch {
+    let coef = -1.0 / (args.batch * (args.sequence - 1).max(1)) as f32;
+    let sequence = |index: usize| {
+        let ids = random_ids(args.sequence, vocab, index as u64);
+        let mut sequence = Sequence::next_tokens(&ids, &vec![true; ids.len()]);
+        sequence.coef = vec![coef; ids.len()];
+        sequence
+    };
+    MicroBatch { sequences: (0..args.batch).map(sequence).collect() }
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn text(rates: &Rates) -> String {
+    let mut text = format!("{} · {}\n", rates.processor, rates.device);
+    let mut line = |name: &str, rate: Option<f64>| {
+        if let Some(rate) = rate {
+            text.push_str(&format!("{name}: {rate:.1} tokens/s\n"));
+        }
+    };
+    line("training", rates.train_tokens_per_s);
+    line("prefill", rates.prefill_tokens_per_s);
+    line("decode", rates.decode_tokens_per_s);
+    if let Some(keep) = &rates.keep {
+        text.push_str(&format!("kept: {keep}\n"));
+    }
+    text.push_str(&format!(
+        "planned {} · resident growth {} · peak resident {}\n",
+        Bytes(rates.planned_bytes),
+        Bytes(rates.resident_growth_bytes),
+        Bytes(rates.peak_resident_bytes)
+    ));
+    if let Some(profile) = &rates.kernels {
+        text.push_str(&kernels(profile));
+    }
+    text
+}
+
+fn kernels(profile: &Profile) -> String {
+    let total = profile.total().as_secs_f64();
+    let mut table = Table::new(&["operation", "times", "ms", "share", "GFLOP/s"]);
+    for (name, row) in profile.rows() {
+        let seconds = row.time.as_secs_f64();
+        table.row([
+            name.to_string(),
+            thousands(row.count),
+            format!("{:.1}", seconds * 1e3),
+            format!("{:.1}%", seconds / total * 100.0),
+            format!("{:.0}", row.flops / seconds / 1e9),
+        ]);
+    }
+    table.text()
+}
