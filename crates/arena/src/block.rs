@@ -1,7 +1,7 @@
 //! One aligned, zeroed allocation.
 
 use program::plan::ALIGNMENT;
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
 /// Zeroed bytes aligned to [`ALIGNMENT`]; pages are touched when first used.
@@ -16,19 +16,15 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    pub(crate) fn new(bytes: usize) -> Block {
+    /// `None` where the system refuses.
+    pub(crate) fn new(bytes: usize) -> Option<Block> {
         if bytes == 0 {
-            return Block { start: NonNull::dangling(), bytes };
+            return Some(Block { start: NonNull::dangling(), bytes });
         }
-        let layout = Self::layout(bytes);
+        let layout = Layout::from_size_align(bytes, ALIGNMENT).ok()?;
         // SAFETY: the layout's size is not zero.
         let start = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        Block { start, bytes }
-    }
-
-    fn layout(bytes: usize) -> Layout {
-        Layout::from_size_align(bytes, ALIGNMENT).expect("a planned size fits the address space")
+        Some(Block { start: NonNull::new(start)?, bytes })
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -37,7 +33,10 @@ impl Block {
 
     /// Address of `offset`, which with `bytes` must lie inside.
     pub(crate) fn at(&self, offset: usize, bytes: usize) -> *mut u8 {
-        assert!(offset.checked_add(bytes).is_some_and(|end| end <= self.bytes), "outside its block");
+        assert!(
+            offset.checked_add(bytes).is_some_and(|end| end <= self.bytes),
+            "outside its block"
+        );
         if self.bytes == 0 {
             return std::ptr::without_provenance_mut(ALIGNMENT);
         }
@@ -49,8 +48,10 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            // SAFETY: allocated in `new` with this very layout.
-            unsafe { dealloc(self.start.as_ptr(), Self::layout(self.bytes)) }
+            // SAFETY: `new` made this very layout, so size and alignment are valid.
+            let layout = unsafe { Layout::from_size_align_unchecked(self.bytes, ALIGNMENT) };
+            // SAFETY: allocated in `new` with this layout.
+            unsafe { dealloc(self.start.as_ptr(), layout) }
         }
     }
 }

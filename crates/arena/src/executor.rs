@@ -36,7 +36,9 @@ pub enum ExecError {
         vocab: usize,
     },
     /// A log-prob that is not a number or infinite, at an active target.
-    #[error("row {row}: the log-prob of target {id} is {value}: a weight or an activation is not finite")]
+    #[error(
+        "row {row}: the log-prob of target {id} is {value}: a weight or an activation is not finite"
+    )]
     NonFiniteLogProb {
         /// Row of the micro-batch.
         row: usize,

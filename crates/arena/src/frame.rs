@@ -56,6 +56,11 @@ impl<'a> Frame<'a> {
         assert_eq!(buffer.dtype, dtype, "{} read as {dtype}", buffer.name);
         let count = self.live.rows(buffer) * buffer.cols;
         let placement = self.plan.placement(id);
+        assert!(
+            count * dtype.bytes() <= placement.bytes,
+            "{} has no place in the plan",
+            buffer.name
+        );
         let block = self.memory.block(placement.kind);
         (block.at(placement.offset, count * dtype.bytes()), count)
     }

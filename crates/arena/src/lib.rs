@@ -10,4 +10,4 @@ mod memory;
 
 pub use executor::{ExecError, Executor};
 pub use frame::{Elems, Frame};
-pub use memory::Memory;
+pub use memory::{AllocError, Memory};

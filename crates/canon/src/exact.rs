@@ -72,10 +72,7 @@ impl SumOfSquares {
     /// The empty sum.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            limbs: [0; LIMBS],
-            state: State::Finite,
-        }
+        Self { limbs: [0; LIMBS], state: State::Finite }
     }
 
     /// Adds the square of every value.
@@ -108,11 +105,7 @@ impl SumOfSquares {
         }
         if tables.iter().any(|table| table[EXPONENTS - 1] != 0) {
             let nan = block.iter().any(|x| x.is_nan());
-            let met = if nan {
-                State::NotANumber
-            } else {
-                State::Infinite
-            };
+            let met = if nan { State::NotANumber } else { State::Infinite };
             self.state = self.state.max(met);
         }
     }
@@ -200,11 +193,7 @@ impl SumOfSquares {
     #[must_use]
     pub fn norm(&self) -> f32 {
         let norm = self.sum().sqrt() as f32;
-        if norm.is_nan() {
-            crate::elementary::CANONICAL_NAN
-        } else {
-            norm
-        }
+        if norm.is_nan() { crate::elementary::CANONICAL_NAN } else { norm }
     }
 }
 

@@ -109,10 +109,7 @@ pub fn padded_vocab(vocab: usize, width: usize) -> Result<usize, CutError> {
     check_width(width)?;
     vocab
         .checked_next_multiple_of(VOCAB_TILE * width)
-        .ok_or(CutError::TooLarge {
-            units: vocab,
-            unit_size: 1,
-        })
+        .ok_or(CutError::TooLarge { units: vocab, unit_size: 1 })
 }
 
 /// The leaves of a vocabulary, as ranges of padded columns: equal, and a whole
@@ -126,9 +123,5 @@ pub fn cut_vocab(vocab: usize, width: usize) -> Result<Vec<Range<usize>>, CutErr
 }
 
 fn check_width(width: usize) -> Result<(), CutError> {
-    if (1..=MAX_WIDTH).contains(&width) {
-        Ok(())
-    } else {
-        Err(CutError::Width { width })
-    }
+    if (1..=MAX_WIDTH).contains(&width) { Ok(()) } else { Err(CutError::Width { width }) }
 }

@@ -17,10 +17,7 @@ pub struct LogSumExp {
 
 impl LogSumExp {
     /// No logits at all; combining with it changes nothing.
-    pub const EMPTY: Self = Self {
-        max: f32::NEG_INFINITY,
-        sum: 0.0,
-    };
+    pub const EMPTY: Self = Self { max: f32::NEG_INFINITY, sum: 0.0 };
 
     /// The pair of one tile of logits (a fixed run of vocabulary columns).
     ///
@@ -39,10 +36,7 @@ impl LogSumExp {
         for (j, &logit) in logits.iter().enumerate() {
             lanes[j % TILE_LANES] += exp(logit - max);
         }
-        Self {
-            max,
-            sum: canonical(tree::sum(&lanes)),
-        }
+        Self { max, sum: canonical(tree::sum(&lanes)) }
     }
 
     /// The pair of both sets of logits: a node of the tree.
@@ -61,10 +55,7 @@ impl LogSumExp {
             let right = other.sum * exp(other.max - max);
             left + right
         };
-        Self {
-            max,
-            sum: canonical(sum),
-        }
+        Self { max, sum: canonical(sum) }
     }
 
     /// The mid-split tree of [`combine`](Self::combine) over `pairs`;

@@ -25,12 +25,8 @@ pub fn philox4x32(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     for _ in 0..ROUNDS {
         let p0 = u64::from(MULTIPLIERS[0]) * u64::from(c0);
         let p1 = u64::from(MULTIPLIERS[1]) * u64::from(c2);
-        (c0, c1, c2, c3) = (
-            (p1 >> 32) as u32 ^ c1 ^ k0,
-            p1 as u32,
-            (p0 >> 32) as u32 ^ c3 ^ k1,
-            p0 as u32,
-        );
+        (c0, c1, c2, c3) =
+            ((p1 >> 32) as u32 ^ c1 ^ k0, p1 as u32, (p0 >> 32) as u32 ^ c3 ^ k1, p0 as u32);
         k0 = k0.wrapping_add(WEYL[0]);
         k1 = k1.wrapping_add(WEYL[1]);
     }
@@ -66,10 +62,7 @@ impl Numbers {
     #[must_use]
     pub fn new(seed: u64, purpose: Purpose, stream: u64) -> Self {
         let [k0, k1, ..] = philox4x32([purpose as u32, 0, 0, 0], words(seed));
-        Self {
-            key: [k0, k1],
-            stream: words(stream),
-        }
+        Self { key: [k0, k1], stream: words(stream) }
     }
 
     /// The four words of block `index`: counter
@@ -161,12 +154,7 @@ fn uniforms(words: [u32; 4], (low, width): (f32, f32)) -> [f32; 4] {
 fn normals([a, b, c, d]: [u32; 4], deviation: f32) -> [f32; 4] {
     let (x0, x1) = normal_pair(a, b);
     let (x2, x3) = normal_pair(c, d);
-    [
-        x0 * deviation,
-        x1 * deviation,
-        x2 * deviation,
-        x3 * deviation,
-    ]
+    [x0 * deviation, x1 * deviation, x2 * deviation, x3 * deviation]
 }
 
 #[inline(always)]

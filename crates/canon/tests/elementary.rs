@@ -157,10 +157,7 @@ fn rotary_frequencies_and_other_powers() {
         let exponent = (i % 997) as f32 / 250.0 - 2.0;
         let want = f64::from(base).powf(f64::from(exponent));
         if base > 0.0 && (1.2e-38..3.4e38).contains(&want) {
-            assert!(
-                ulps(pow(base, exponent), want) <= 0.501,
-                "{base:e}^{exponent}"
-            );
+            assert!(ulps(pow(base, exponent), want) <= 0.501, "{base:e}^{exponent}");
         }
     }
 }
@@ -232,9 +229,7 @@ fn fused_changes_no_bit() {
     }
     let arguments: Vec<f32> = (0..=u32::MAX).step_by(65_521).map(f32::from_bits).collect();
     // Inlined here, so really compiled twice.
-    let inside = canon::fused(&arguments, |xs| {
-        xs.iter().map(|&x| exp(x)).collect::<Vec<_>>()
-    });
+    let inside = canon::fused(&arguments, |xs| xs.iter().map(|&x| exp(x)).collect::<Vec<_>>());
     for (x, y) in arguments.iter().zip(inside) {
         assert_bits(y, exp(*x));
     }

@@ -13,10 +13,7 @@ fn of(values: &[f32]) -> SumOfSquares {
 /// Values of every finite exponent.
 fn wide(n: usize) -> Vec<f32> {
     let numbers = Numbers::new(7, Purpose::Sample, 0);
-    (0..n as u64)
-        .map(|i| f32::from_bits(numbers.block(i)[0]))
-        .filter(|x| x.is_finite())
-        .collect()
+    (0..n as u64).map(|i| f32::from_bits(numbers.block(i)[0])).filter(|x| x.is_finite()).collect()
 }
 
 #[test]

@@ -87,8 +87,5 @@ fn refusals() {
         assert_eq!(error, CutError::TooLarge { units, unit_size });
         assert!(error.to_string().contains(&units.to_string()));
     }
-    assert!(matches!(
-        padded_vocab(usize::MAX - VOCAB_TILE, 8),
-        Err(CutError::TooLarge { .. })
-    ));
+    assert!(matches!(padded_vocab(usize::MAX - VOCAB_TILE, 8), Err(CutError::TooLarge { .. })));
 }

@@ -73,10 +73,7 @@ fn padding_changes_nothing() {
 #[test]
 fn combine_is_commutative_and_zero_has_one_sign() {
     let tiles = tiles(&logits(2 * TILE));
-    assert_eq!(
-        bits(tiles[0].combine(tiles[1])),
-        bits(tiles[1].combine(tiles[0]))
-    );
+    assert_eq!(bits(tiles[0].combine(tiles[1])), bits(tiles[1].combine(tiles[0])));
     let zeros = LogSumExp::of_tile(&[-0.0, -0.0]);
     assert_eq!(bits(zeros), [0, 2.0f32.to_bits()]);
 }

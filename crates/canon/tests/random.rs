@@ -6,10 +6,7 @@ use canon::random::{Numbers, Purpose, philox4x32};
 #[test]
 fn known_answers() {
     let ones = 0xffff_ffff;
-    assert_eq!(
-        philox4x32([0; 4], [0; 2]),
-        [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]
-    );
+    assert_eq!(philox4x32([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
     assert_eq!(
         philox4x32([ones; 4], [ones; 2]),
         [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]

@@ -8,10 +8,7 @@ fn to_16_bits_is_half() {
     // A prime step, and every pattern whose low half is at or beside a tie.
     let sample = (0..=u32::MAX).step_by(257);
     let ties = (0..=0xffffu32).flat_map(|high| {
-        [
-            0x0000, 0x0fff, 0x1000, 0x1001, 0x7fff, 0x8000, 0x8001, 0xffff,
-        ]
-        .map(|low| high << 16 | low)
+        [0x0000, 0x0fff, 0x1000, 0x1001, 0x7fff, 0x8000, 0x8001, 0xffff].map(|low| high << 16 | low)
     });
     for bits in sample.chain(ties) {
         let x = f32::from_bits(bits);
@@ -26,11 +23,7 @@ fn from_16_bits_is_half() {
         let wide = bf16_to_f32(bits).to_bits();
         let want = bf16::from_bits(bits).to_f32().to_bits();
         // `half` quiets a signalling NaN, a plain shift does not.
-        let quiet = if bf16::from_bits(bits).is_nan() {
-            0x0040_0000
-        } else {
-            0
-        };
+        let quiet = if bf16::from_bits(bits).is_nan() { 0x0040_0000 } else { 0 };
         assert_eq!(wide | quiet, want, "{bits:#x}");
         let wide = f16_to_f32(bits).to_bits();
         assert_eq!(wide, f16::from_bits(bits).to_f32().to_bits(), "{bits:#x}");
@@ -45,8 +38,5 @@ fn specials() {
     assert_eq!(f16_from_f32(65_519.996), 0x7bff);
     assert_eq!(f16_from_f32(65_520.0), 0x7c00);
     assert_eq!(f16_from_f32(f32::from_bits(0xff80_0001)), 0xfe00);
-    assert_eq!(
-        round_to_bf16(f32::from_bits(0x3f80_8000)).to_bits(),
-        1.0f32.to_bits()
-    );
+    assert_eq!(round_to_bf16(f32::from_bits(0x3f80_8000)).to_bits(), 1.0f32.to_bits());
 }

@@ -91,10 +91,7 @@ fn stream_writes_the_same_expression() {
 fn stream_refuses() {
     let mut stream = Stream::new(2);
     stream.push(1.0f32, |a, b| *a += b).unwrap();
-    let incomplete = StreamError::Incomplete {
-        pushed: 1,
-        leaves: 2,
-    };
+    let incomplete = StreamError::Incomplete { pushed: 1, leaves: 2 };
     assert_eq!(stream.clone().finish(), Err(incomplete));
     stream.push(2.0, |a, b| *a += b).unwrap();
     let full = StreamError::Full { leaves: 2 };

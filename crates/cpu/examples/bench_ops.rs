@@ -46,7 +46,14 @@ struct Bench {
 impl Bench {
     fn buffer(&mut self, dtype: DType, rows: usize, cols: usize, axis: Axis) -> BufferId {
         let name = format!("b{}", self.program.buffers.len());
-        self.program.buffers.push(Buffer { name, dtype, rows, cols, axis, kind: Kind::Input });
+        self.program.buffers.push(Buffer {
+            name: name.into(),
+            dtype,
+            rows,
+            cols,
+            axis,
+            kind: Kind::Input,
+        });
         BufferId(self.program.buffers.len() as u32 - 1)
     }
 
@@ -68,7 +75,7 @@ impl Bench {
         let store =
             Store::new(&Graph::default(), Topology::single(), Rank::FIRST, StoreOptions::default());
         let plan = Plan::new(&store, &self.program, cpu.workspace_bytes(&op, &self.program));
-        let memory = Memory::new(&plan.ledger);
+        let memory = Memory::new(&plan.ledger).unwrap();
         let live = Live { tokens: self.tokens, all_tokens: self.tokens, ..Live::default() };
         let frame = Frame::new(&self.program, &plan, &memory, live);
         for (index, buffer) in self.program.buffers.iter().enumerate() {

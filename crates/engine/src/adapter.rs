@@ -71,7 +71,8 @@ impl Engine<'_> {
             let a = self.graph.param_info(pair.a);
             let bound = 1.0 / (a.cols as f32).sqrt();
             let mut whole = vec![0.0; a.rows * a.cols];
-            Numbers::new(seed, Purpose::Init, index as u64).fill_uniform(0, -bound, bound, &mut whole);
+            Numbers::new(seed, Purpose::Init, index as u64)
+                .fill_uniform(0, -bound, bound, &mut whole);
             let b = self.graph.param_info(pair.b);
             let zeros = vec![0.0; b.rows * b.cols];
             self.write_whole(pair.a, &whole);

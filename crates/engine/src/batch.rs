@@ -92,7 +92,12 @@ impl MicroBatch {
     ) -> Result<Inputs, EngineError> {
         let (tokens, segments) = (self.tokens(), self.sequences.len());
         if tokens > capacity || segments > most_segments {
-            return Err(EngineError::OverCapacity { tokens, segments, capacity, most: most_segments });
+            return Err(EngineError::OverCapacity {
+                tokens,
+                segments,
+                capacity,
+                most: most_segments,
+            });
         }
         let share = capacity.div_ceil(topology.cp);
         let (start, end) = ((share * rank.cp).min(tokens), (share * (rank.cp + 1)).min(tokens));
@@ -105,7 +110,12 @@ impl MicroBatch {
             let (from, to) = (row.max(start), (row + length).min(end));
             if from < to {
                 let first = (from - row) as u32;
-                inputs.segments.extend([(from - start) as u32, (to - from) as u32, first, row as u32]);
+                inputs.segments.extend([
+                    (from - start) as u32,
+                    (to - from) as u32,
+                    first,
+                    row as u32,
+                ]);
                 let piece = from - row..to - row;
                 inputs.ids.extend(&sequence.ids[piece.clone()]);
                 inputs.positions.extend(piece.clone().map(|p| p as u32));

@@ -96,6 +96,16 @@ impl Blueprint {
             cache_rows: job.generate.map_or(0, |g| g.sequences * g.length),
         };
         let store = Store::new(graph, topology, rank, options);
+        Blueprint::over(store, graph, job, workspace)
+    }
+
+    /// Plans a job over a store that was made for it (or for more).
+    pub(crate) fn over(
+        store: Store,
+        graph: &Graph,
+        job: Job,
+        workspace: &dyn Fn(&Op, &Program) -> usize,
+    ) -> Blueprint {
         let compile = |program: Program, segments: usize| {
             let scratch = program.ops.iter().map(|op| workspace(op, &program)).max().unwrap_or(0);
             let plan = Plan::new(&store, &program, scratch);
@@ -111,10 +121,10 @@ impl Blueprint {
             lower(mode, t.tokens, t.segments, t.keep.set(graph))
         });
         let optimizer = job.train.map(|_| compile(lower::optimizer(graph, &store), 0));
-        let score = job.score.map(|(tokens, segments)| lower(Mode::Score, tokens, segments, vec![]));
-        let generate = |tokens: usize, picked: usize| {
-            lower(Mode::Generate { picked }, tokens, picked, vec![])
-        };
+        let score =
+            job.score.map(|(tokens, segments)| lower(Mode::Score, tokens, segments, vec![]));
+        let generate =
+            |tokens: usize, picked: usize| lower(Mode::Generate { picked }, tokens, picked, vec![]);
         let prefill = job.generate.map(|g| generate(g.prefill, g.sequences));
         let decode = job.generate.map(|g| generate(g.sequences, g.sequences));
         let resident = compile(lower::resident(&store), 0);

@@ -30,7 +30,9 @@ pub enum EngineError {
         message: String,
     },
     /// More tokens or segments than the program was planned for.
-    #[error("a micro-batch of {tokens} tokens in {segments} sequences is over the planned {capacity} tokens in {most} sequences")]
+    #[error(
+        "a micro-batch of {tokens} tokens in {segments} sequences is over the planned {capacity} tokens in {most} sequences"
+    )]
     OverCapacity {
         /// Tokens given.
         tokens: usize,
@@ -60,6 +62,15 @@ pub enum EngineError {
     /// The adapter does not fit the model.
     #[error("adapter: {0}")]
     Adapter(String),
+    /// The system refused memory.
+    #[error(transparent)]
+    Alloc(#[from] arena::AllocError),
+    /// A sequence without tokens.
+    #[error("a sequence has no tokens")]
+    Empty,
+    /// Not built for several ranks yet.
+    #[error("{0} takes one rank: it is not built for tensor or context ranks")]
+    OneRank(&'static str),
     /// The job did not plan for this.
     #[error("this engine was not planned for {0}")]
     NotPlanned(&'static str),

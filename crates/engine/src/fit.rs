@@ -47,13 +47,19 @@ impl<'a> Fitter<'a> {
         job: &Job,
         workspace: &'a Workspace<'a>,
     ) -> Self {
-        let without = Job { train: None, ..*job };
-        let others = crate::Blueprint::new(graph, topology, rank, without, workspace).ledger;
         let options = StoreOptions {
             accumulation: job.train.map_or(1, |t| t.accumulation),
             cache_rows: job.generate.map_or(0, |g| g.sequences * g.length),
         };
-        Fitter { graph, store: Store::new(graph, topology, rank, options), others, workspace }
+        let store = Store::new(graph, topology, rank, options);
+        let without = Job { train: None, ..*job };
+        let others = crate::Blueprint::over(store.clone(), graph, without, workspace).ledger;
+        Fitter { graph, store, others, workspace }
+    }
+
+    /// Positions that the model was made for.
+    pub fn max_positions(&self) -> usize {
+        self.graph.max_positions
     }
 
     /// The training program of a shape.
@@ -70,10 +76,13 @@ impl<'a> Fitter<'a> {
 
     /// Bytes by kind of the whole job with this training step.
     pub fn ledger(&self, shape: StepShape, keep: Keep) -> Ledger {
-        let program = self.program(shape, keep);
-        let scratch =
-            program.ops.iter().map(|op| (self.workspace)(op, &program)).max().unwrap_or(0);
-        Plan::new(&self.store, &program, scratch).ledger.max(&self.others)
+        self.ledger_of(&self.program(shape, keep))
+    }
+
+    /// Bytes by kind of the whole job with a program of [`Fitter::program`].
+    pub fn ledger_of(&self, program: &Program) -> Ledger {
+        let scratch = program.ops.iter().map(|op| (self.workspace)(op, program)).max().unwrap_or(0);
+        Plan::new(&self.store, program, scratch).ledger.max(&self.others)
     }
 
     /// The fastest keep set within `limit` bytes.

@@ -29,7 +29,13 @@ impl Engine<'_> {
     /// A sequence longer than its cache, ids outside the vocabulary.
     pub fn advance(&mut self, work: &[Advance<'_>]) -> Result<Vec<Row>, EngineError> {
         let shape = self.blueprint.job.generate.ok_or(EngineError::NotPlanned("generation"))?;
+        if self.blueprint.store.topology.ranks() > 1 {
+            return Err(EngineError::OneRank("generation"));
+        }
         for a in work {
+            if a.ids.is_empty() {
+                return Err(EngineError::Empty);
+            }
             let length = a.past + a.ids.len();
             self.check_length(length)?;
             if length > shape.length {
@@ -62,7 +68,8 @@ impl Engine<'_> {
         work: &[Advance<'_>],
     ) -> Result<Vec<Row>, EngineError> {
         let shape = self.blueprint.job.generate.ok_or(EngineError::NotPlanned("generation"))?;
-        let compiled = which(&self.blueprint).as_ref().ok_or(EngineError::NotPlanned("generation"))?;
+        let compiled =
+            which(&self.blueprint).as_ref().ok_or(EngineError::NotPlanned("generation"))?;
         let (mut ids, mut positions, mut slots) = (Vec::new(), Vec::new(), Vec::new());
         let (mut segments, mut picked) = (Vec::new(), Vec::new());
         for a in work {
@@ -92,7 +99,8 @@ impl Engine<'_> {
         store(io.segments, &segments);
         store(io.picked, &picked);
         self.run_planned(which, live, None)?;
-        let compiled = which(&self.blueprint).as_ref().ok_or(EngineError::NotPlanned("generation"))?;
+        let compiled =
+            which(&self.blueprint).as_ref().ok_or(EngineError::NotPlanned("generation"))?;
         let logits = compiled.program.io.logits.ok_or(EngineError::NotPlanned("logits"))?;
         let frame = self.frame(compiled, live);
         let cols = frame.cols(logits);

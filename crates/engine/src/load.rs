@@ -2,10 +2,11 @@
 
 use crate::error::EngineError;
 use crate::run::Engine;
+use arena::Elems;
 use formats::Checkpoint;
 use program::buffer::Live;
 use program::graph::{Param, Split};
-use program::{DType, ParamId};
+use program::{BufferId, DType, ParamId};
 use std::ops::Range;
 
 /// Rows read at once.
@@ -44,7 +45,8 @@ impl Engine<'_> {
             let param = self.graph.param_info(id);
             if !param.adapter {
                 self.load_param(id, checkpoint)?;
-                loaded += self.blueprint.store.buffer(self.blueprint.store.slot(id).value).bytes() as u64;
+                loaded +=
+                    self.blueprint.store.buffer(self.blueprint.store.slot(id).value).bytes() as u64;
                 progress(loaded);
             }
         }
@@ -78,6 +80,43 @@ impl Engine<'_> {
     pub fn read_param(&self, id: ParamId) -> Vec<f32> {
         let frame = self.frame(&self.blueprint.resident, Live::default());
         frame.load_f32(self.blueprint.store.slot(id).value)
+    }
+
+    /// Gives this rank's share of a parameter as f32, in order, a tile at a time: no second copy of it exists.
+    ///
+    /// # Errors
+    /// The first error of `take`.
+    pub fn visit_param<E>(
+        &self,
+        id: ParamId,
+        take: impl FnMut(&[f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.visit(self.blueprint.store.slot(id).value, take)
+    }
+
+    /// Gives any buffer of the store as [`Engine::visit_param`] gives a parameter.
+    ///
+    /// # Errors
+    /// The first error of `take`.
+    pub fn visit<E>(
+        &self,
+        buffer: BufferId,
+        mut take: impl FnMut(&[f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let frame = self.frame(&self.blueprint.resident, Live::default());
+        let tile = TILE_ROWS * frame.cols(buffer);
+        // SAFETY: no operation runs while the engine is borrowed, and nothing writes the buffer meanwhile.
+        match unsafe { frame.elems(buffer) } {
+            Elems::F32(values) => values.chunks(tile).try_for_each(take),
+            Elems::Bf16(values) => {
+                let mut wide = Vec::with_capacity(tile);
+                values.chunks(tile).try_for_each(|chunk| {
+                    wide.clear();
+                    wide.extend(chunk.iter().map(|v| v.to_f32()));
+                    take(&wide)
+                })
+            }
+        }
     }
 
     /// Overwrites this rank's share of a parameter.
@@ -143,8 +182,7 @@ fn read_share<T: Copy + Default>(
 /// Checks every tensor's presence and shape before any is read.
 fn check_names(graph: &program::Graph, checkpoint: &Checkpoint) -> Result<(), EngineError> {
     for param in graph.params.iter().filter(|p| !p.adapter) {
-        let vector = param.rows == 1 && !param.name.contains("_proj.weight");
-        if vector {
+        if param.is_vector() {
             checkpoint.require(&param.name, &[param.cols])?;
         } else {
             checkpoint.require(&param.name, &[param.rows, param.cols])?;

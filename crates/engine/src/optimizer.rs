@@ -36,12 +36,12 @@ impl Engine<'_> {
     /// # Errors
     /// A norm that is not finite: then nothing was updated.
     pub fn update(&mut self, hyper: &Hyper, step: u64) -> Result<UpdateReport, EngineError> {
+        if self.blueprint.store.topology.ranks() > 1 {
+            return Err(EngineError::OneRank("an update"));
+        }
         let live = Live::default();
-        let compiled = self
-            .blueprint
-            .optimizer
-            .as_ref()
-            .ok_or(EngineError::NotPlanned("training"))?;
+        let compiled =
+            self.blueprint.optimizer.as_ref().ok_or(EngineError::NotPlanned("training"))?;
         let (norm_ops, all_ops) = (compiled.program.forward_ops, compiled.program.ops.len());
         self.run_planned(|b| &b.optimizer, live, Some(0..norm_ops))?;
         let store = &self.blueprint.store;
@@ -56,8 +56,7 @@ impl Engine<'_> {
         }
         let clips = hyper.max_grad_norm > 0.0 && grad_norm > hyper.max_grad_norm;
         let grad_scale = if clips { hyper.max_grad_norm / grad_norm } else { 1.0 };
-        let correction =
-            |beta: f32| (1.0 - canon::elementary::powi(f64::from(beta), step)) as f32;
+        let correction = |beta: f32| (1.0 - canon::elementary::powi(f64::from(beta), step)) as f32;
         frame.store_f32(
             scalars,
             &[

@@ -39,9 +39,16 @@ pub struct Engine<'r> {
 
 impl<'r> Engine<'r> {
     /// Allocates what the blueprint says; weights are zero until loaded.
-    pub fn new(graph: Graph, blueprint: Blueprint, executor: Box<dyn Executor + 'r>) -> Self {
-        let memory = Memory::new(&blueprint.ledger);
-        Engine { graph, blueprint, memory, executor, exchange: None, profile: None }
+    ///
+    /// # Errors
+    /// The system refuses a block.
+    pub fn new(
+        graph: Graph,
+        blueprint: Blueprint,
+        executor: Box<dyn Executor + 'r>,
+    ) -> Result<Self, EngineError> {
+        let memory = Memory::new(&blueprint.ledger)?;
+        Ok(Engine { graph, blueprint, memory, executor, exchange: None, profile: None })
     }
 
     /// The same with other ranks to exchange with.

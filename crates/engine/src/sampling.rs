@@ -46,6 +46,9 @@ pub enum SamplingError {
         /// What it may be.
         range: &'static str,
     },
+    /// No logits at all.
+    #[error("there are no logits to choose from")]
+    NoLogits,
     /// Logits that are not all numbers.
     #[error("the logit of token {token} is {value}: a weight or an activation is not finite")]
     NonFinite {
@@ -107,6 +110,9 @@ impl Sampler {
     /// # Errors
     /// Logits that are not finite.
     pub fn choose(&mut self, logits: &[f32], position: u64) -> Result<u32, SamplingError> {
+        if logits.is_empty() {
+            return Err(SamplingError::NoLogits);
+        }
         if let Some(token) = logits.iter().position(|l| !l.is_finite()) {
             return Err(SamplingError::NonFinite { token, value: logits[token] });
         }
@@ -241,6 +247,7 @@ mod tests {
         for settings in bad {
             assert!(matches!(Sampler::new(settings, 0), Err(SamplingError::Setting { .. })));
         }
+        assert_eq!(sampler(Sampling::default()).choose(&[], 0), Err(SamplingError::NoLogits));
         let refused = sampler(Sampling::default()).choose(&[0.0, f32::NAN], 0);
         assert!(matches!(refused, Err(SamplingError::NonFinite { token: 1, .. })));
     }

@@ -29,6 +29,10 @@ impl Engine<'_> {
         index: usize,
         total: usize,
     ) -> Result<Vec<f32>, EngineError> {
+        let planned = self.blueprint.job.train.map_or(0, |t| t.accumulation);
+        if index >= total || total > planned {
+            return Err(EngineError::NotPlanned("so many micro-batches in a step"));
+        }
         let live = self.write_inputs(|b| &b.train, batch)?;
         self.run_planned(|b| &b.train, live, None)?;
         let logp = self.read_logp(|b| &b.train, live)?;
@@ -48,6 +52,9 @@ impl Engine<'_> {
         let compiled =
             which(&self.blueprint).as_ref().ok_or(EngineError::NotPlanned("this step"))?;
         for sequence in &batch.sequences {
+            if sequence.ids.is_empty() {
+                return Err(EngineError::Empty);
+            }
             self.check_length(sequence.ids.len())?;
         }
         let store = &self.blueprint.store;

@@ -4,7 +4,7 @@ mod common;
 
 use arena::Executor;
 use common::{Golden, MODELS, engine, folder, lora_spec, relative, train_job};
-use engine::{Advance, AdapterSource, EngineError, GenerateShape, Job, MicroBatch};
+use engine::{AdapterSource, Advance, EngineError, GenerateShape, Job, MicroBatch};
 use families::Train;
 use formats::peft::Adapter;
 use program::keep::Level;

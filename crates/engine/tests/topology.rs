@@ -32,7 +32,12 @@ fn graph(config: &ModelConfig, train: &Train) -> Graph {
 fn values(param: &Param, index: u64) -> Vec<f32> {
     let mut values = vec![0f32; param.padded_rows * param.cols];
     let (low, high) = if param.name.contains("norm") { (0.5, 1.5) } else { (-0.3, 0.3) };
-    Numbers::new(3, Purpose::Init, index).fill_uniform(0, low, high, &mut values[..param.elements()]);
+    Numbers::new(3, Purpose::Init, index).fill_uniform(
+        0,
+        low,
+        high,
+        &mut values[..param.elements()],
+    );
     values
 }
 
@@ -69,9 +74,11 @@ fn run(config: &ModelConfig, train: &Train, topology: Topology, level: Level) ->
     let ranks = Ranks::new(topology).run(|member| -> Result<Outcome, EngineError> {
         let rank = member.rank();
         let executor = common::cpu(1);
-        let workspace = |op: &program::Op, program: &program::Program| executor.workspace_bytes(op, program);
+        let workspace =
+            |op: &program::Op, program: &program::Program| executor.workspace_bytes(op, program);
         let blueprint = Blueprint::new(&graph, topology, rank, job, &workspace);
-        let mut engine = Engine::new(graph.clone(), blueprint, executor).with_exchange(Box::new(member));
+        let mut engine =
+            Engine::new(graph.clone(), blueprint, executor)?.with_exchange(Box::new(member));
         for id in graph.param_ids() {
             let values = values(graph.param_info(id), u64::from(id.0));
             engine.write_whole(id, &values);
@@ -150,7 +157,11 @@ fn full_training_with_tied_embeddings() {
 
 #[test]
 fn three_key_value_heads_replicate_where_ranks_are_too_many() {
-    same_as_one_rank(&config(3, true), &Train::Lora(common::lora_spec()), &[(2, 1), (4, 1), (8, 1), (2, 2)]);
+    same_as_one_rank(
+        &config(3, true),
+        &Train::Lora(common::lora_spec()),
+        &[(2, 1), (4, 1), (8, 1), (2, 2)],
+    );
 }
 
 /// The proof can fail: with another width the leaves are others, and so are the bits.
@@ -161,11 +172,12 @@ fn another_width_is_another_identity() {
     let options = BuildOptions { width: 1, train: train.clone(), ..BuildOptions::default() };
     let graph = families::build(&config, &options).unwrap().graph;
     let executor = common::cpu(1);
-    let workspace = |op: &program::Op, program: &program::Program| executor.workspace_bytes(op, program);
+    let workspace =
+        |op: &program::Op, program: &program::Program| executor.workspace_bytes(op, program);
     let topology = Topology { width: 1, ..Topology::single() };
     let job = common::train_job(128, 3, Level::All);
     let blueprint = Blueprint::new(&graph, topology, Rank::FIRST, job, &workspace);
-    let mut engine = Engine::new(graph.clone(), blueprint, executor);
+    let mut engine = Engine::new(graph.clone(), blueprint, executor).unwrap();
     for id in graph.param_ids() {
         let values = values(graph.param_info(id), u64::from(id.0));
         engine.write_whole(id, &values);

@@ -77,7 +77,7 @@ impl<'a> Member<'a> {
         for buffer in buffers(op) {
             let buffer = frame.buffer(buffer);
             if buffer.dtype == DType::U32 {
-                let (operation, buffer) = (operation.into(), buffer.name.clone());
+                let (operation, buffer) = (operation.into(), buffer.name.to_string());
                 return Err(FabricError::NotFloat { operation, buffer });
             }
         }

@@ -180,7 +180,8 @@ mod tests {
     #[test]
     fn patterns_name_ends_of_paths() {
         let module = "model.layers.12.self_attn.q_proj";
-        for pattern in ["q_proj", "self_attn.q_proj", module, "all-linear", "layers.1*.q_proj", "*"] {
+        for pattern in ["q_proj", "self_attn.q_proj", module, "all-linear", "layers.1*.q_proj", "*"]
+        {
             assert!(matches(pattern, module), "{pattern}");
         }
         for pattern in ["proj", "q_pro", "attn.q_proj", "k_proj", "layers.2*.q_proj", ""] {

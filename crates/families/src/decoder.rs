@@ -103,10 +103,10 @@ impl Builder<'_> {
             .flat_map(|l| all.iter().map(move |m| (l, module_path(l, m.path))))
             .collect();
         let patterns = adapt::match_patterns(&spec.targets, &modules, layers)?;
-        let matched = all
-            .iter()
-            .filter(|m| (0..layers).any(|l| is_target(spec, &module_path(l, m.path))));
-        let smallest = matched.min_by_key(|m| m.rows.min(m.cols)).expect("patterns match something");
+        let matched =
+            all.iter().filter(|m| (0..layers).any(|l| is_target(spec, &module_path(l, m.path))));
+        let smallest =
+            matched.min_by_key(|m| m.rows.min(m.cols)).expect("patterns match something");
         let limit = smallest.rows.min(smallest.cols);
         if spec.r == 0 || spec.r > limit {
             return Err(FamilyError::Rank { r: spec.r, limit, module: smallest.path.into() });
@@ -212,7 +212,8 @@ impl Builder<'_> {
         class: Class,
     ) -> ValueId {
         let hidden = self.shape.config.hidden_size;
-        let delta = self.value(&format!("{layer}.{delta}"), hidden, None, Some(layer), Class::Delta);
+        let delta =
+            self.value(&format!("{layer}.{delta}"), hidden, None, Some(layer), Class::Delta);
         let projections = vec![self.projection(layer, module, delta)];
         self.graph.nodes.push(Node::Linear { x: input, projections });
         let out = self.value(&format!("{layer}.{sum}"), hidden, None, Some(layer), class);
@@ -262,8 +263,7 @@ impl Builder<'_> {
     fn layer_norm(&mut self, layer: usize, module: &str, name: &str, x: ValueId) -> ValueId {
         let hidden = self.shape.config.hidden_size;
         let weight = self.norm_weight(&format!("model.layers.{layer}.{module}.weight"), hidden);
-        let out =
-            self.value(&format!("{layer}.{name}"), hidden, None, Some(layer), Class::Normed);
+        let out = self.value(&format!("{layer}.{name}"), hidden, None, Some(layer), Class::Normed);
         self.norm(x, weight, out, hidden);
         out
     }
@@ -287,7 +287,7 @@ impl Builder<'_> {
         let path = module_path(layer, module.path);
         let full = self.options.train == Train::Full;
         let weight = self.graph.param(Param {
-            name: format!("{path}.weight"),
+            name: format!("{path}.weight").into(),
             rows: module.rows,
             padded_rows: module.rows,
             cols: module.cols,
@@ -306,7 +306,9 @@ impl Builder<'_> {
             self.vector(&format!("{path}.bias"), module.rows, split)
         });
         let lora = match self.options.train.lora() {
-            Some(spec) if is_target(spec, &path) => Some(self.lora(layer, &path, module, spec, out)),
+            Some(spec) if is_target(spec, &path) => {
+                Some(self.lora(layer, &path, module, spec, out))
+            }
             _ => None,
         };
         Projection { weight, bias, lora, out }
@@ -328,7 +330,7 @@ impl Builder<'_> {
         };
         let mut matrix = |which: &str, rows: usize, cols: usize, split: Split| {
             self.graph.param(Param {
-                name: format!("base_model.model.{path}.lora_{which}.weight"),
+                name: format!("base_model.model.{path}.lora_{which}.weight").into(),
                 rows,
                 padded_rows: rows,
                 cols,

@@ -31,11 +31,7 @@ pub struct BuildOptions {
 
 impl Default for BuildOptions {
     fn default() -> Self {
-        BuildOptions {
-            width: program::Topology::WIDTH,
-            weights: DType::F32,
-            train: Train::Nothing,
-        }
+        BuildOptions { width: program::Topology::WIDTH, weights: DType::F32, train: Train::Nothing }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Buffers: the named, typed, shaped pieces of memory that operations read and write.
 
 use std::fmt;
+use std::sync::Arc;
 
 /// Element type of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -109,8 +110,8 @@ pub struct BufferId(pub u32);
 /// A two-dimensional buffer, row-major. A vector has one row.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Buffer {
-    /// Unique within its program; parameters carry their checkpoint name.
-    pub name: String,
+    /// For people: parameters carry their checkpoint name; a value that is computed again keeps its name.
+    pub name: Arc<str>,
     /// Element type.
     pub dtype: DType,
     /// Row capacity.

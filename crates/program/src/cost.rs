@@ -1,6 +1,6 @@
 //! What operations cost: floating-point operations, bytes moved, bytes exchanged between ranks.
 
-use crate::buffer::{Axis, BufferId};
+use crate::buffer::BufferId;
 use crate::lower::Program;
 use crate::op::Op;
 use crate::ops::*;
@@ -48,7 +48,8 @@ pub fn of_op(program: &Program, op: &Op, sequences: Sequences) -> Cost {
     let access = op.access();
     let bytes: usize =
         access.reads.iter().chain(&access.writes).map(|&id| program.buffer(id).bytes()).sum();
-    let mut cost = Cost { flops: flops(program, op, sequences), bytes: bytes as f64, exchanged: 0.0 };
+    let mut cost =
+        Cost { flops: flops(program, op, sequences), bytes: bytes as f64, exchanged: 0.0 };
     if let Op::Collective(c) = op {
         let out = match &c.kind {
             CollectiveKind::Collect { outs } => {
@@ -131,11 +132,6 @@ fn inner_size(program: &Program, a: &Operand) -> usize {
     } else {
         a.cols.as_ref().map_or(b.cols, |c| c.len())
     }
-}
-
-/// Whether an operation's work is proportional to tokens (all but the optimizer's).
-pub fn is_per_token(program: &Program, op: &Op) -> bool {
-    op.access().writes.iter().any(|&id| program.buffer(id).axis != Axis::Fixed)
 }
 
 /// What the machine does a second, for a time from a [`Cost`].

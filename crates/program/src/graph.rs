@@ -3,6 +3,7 @@
 use crate::buffer::DType;
 use crate::ops::Activation;
 use crate::topology::Cut;
+use std::sync::Arc;
 
 /// Index of a value in its graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -41,7 +42,7 @@ pub enum Class {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Value {
     /// Name, unique in the graph.
-    pub name: String,
+    pub name: Arc<str>,
     /// Columns over all tensor ranks.
     pub cols: usize,
     /// How tensor ranks share the columns; `None` when each holds all.
@@ -67,7 +68,7 @@ pub enum Split {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Param {
     /// Checkpoint name (adapters: the PEFT name).
-    pub name: String,
+    pub name: Arc<str>,
     /// Rows in the checkpoint.
     pub rows: usize,
     /// Rows in memory: the vocabulary is padded; equal to `rows` otherwise. Padding rows are zero.
@@ -87,6 +88,11 @@ pub struct Param {
 }
 
 impl Param {
+    /// Whether it is a vector in checkpoints (norms and biases), rather than a matrix of one row.
+    pub fn is_vector(&self) -> bool {
+        !self.decay
+    }
+
     /// Elements in the checkpoint.
     pub fn elements(&self) -> usize {
         self.rows * self.cols
@@ -307,7 +313,12 @@ impl Node {
             Node::Linear { projections, .. } => projections
                 .iter()
                 .flat_map(|p| {
-                    [Some(p.weight), p.bias, p.lora.as_ref().map(|l| l.a), p.lora.as_ref().map(|l| l.b)]
+                    [
+                        Some(p.weight),
+                        p.bias,
+                        p.lora.as_ref().map(|l| l.a),
+                        p.lora.as_ref().map(|l| l.b),
+                    ]
                 })
                 .flatten()
                 .collect(),

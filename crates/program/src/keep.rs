@@ -91,35 +91,65 @@ impl fmt::Display for Keep {
         if self.split == 0 || self.first == self.rest {
             return f.pad(self.rest.name());
         }
-        let text =
-            format!("{} in layers 0-{}, then {}", self.first.name(), self.split - 1, self.rest.name());
+        let text = format!(
+            "{} in layers 0-{}, then {}",
+            self.first.name(),
+            self.split - 1,
+            self.rest.name()
+        );
         f.pad(&text)
     }
 }
 
 /// The fastest keep set whose bytes, as `bytes` counts them, are at most `limit`; `None` when even the last level does not
-/// fit. More recomputation never takes more memory, so each search is by halving.
+/// fit. Levels are taken to be in order of memory; what is returned always fits, since it was counted.
 pub fn fastest(layers: usize, limit: usize, mut bytes: impl FnMut(Keep) -> usize) -> Option<Keep> {
     let mut above: Option<Level> = None;
+    // Bytes with every layer at the level, and at the one above it.
+    let mut totals = [0, 0];
     for level in Level::ALL {
-        if bytes(Keep::uniform(level)) > limit {
+        totals = [bytes(Keep::uniform(level)), totals[0]];
+        if totals[0] > limit {
             above = Some(level);
             continue;
         }
         let Some(above) = above else { return Some(Keep::uniform(level)) };
-        // As many first layers as fit at the level above.
-        let (mut fits, mut too_many) = (0, layers);
-        while fits + 1 < too_many {
-            let split = fits + (too_many - fits) / 2;
-            if bytes(Keep { first: above, rest: level, split }) <= limit {
-                fits = split;
-            } else {
-                too_many = split;
-            }
-        }
-        return Some(Keep { first: above, rest: level, split: fits });
+        let split = most_layers(layers, limit, [totals[0], totals[1]], |split| {
+            bytes(Keep { first: above, rest: level, split })
+        });
+        return Some(Keep { first: above, rest: level, split });
     }
     None
+}
+
+/// The most layers that can be at the level above, from the bytes with none and with all of them there.
+///
+/// Bytes grow almost in a line with the layers, so the first guess is on it and few are needed.
+fn most_layers(
+    layers: usize,
+    limit: usize,
+    [none, all]: [usize; 2],
+    mut bytes: impl FnMut(usize) -> usize,
+) -> usize {
+    let (mut fits, mut fits_bytes) = (0, none);
+    let (mut too_many, mut too_many_bytes) = (layers, all);
+    let mut halve = false;
+    while fits + 1 < too_many {
+        let slope = too_many_bytes.saturating_sub(fits_bytes).max(1) as f64;
+        let part = (limit - fits_bytes) as f64 / slope;
+        let on_line = fits + (part * (too_many - fits) as f64) as usize;
+        // Every second guess halves, so that a bent curve cannot make the search creep.
+        let guess = if halve { fits + (too_many - fits) / 2 } else { on_line };
+        halve = !halve;
+        let split = guess.clamp(fits + 1, too_many - 1);
+        let total = bytes(split);
+        if total <= limit {
+            (fits, fits_bytes) = (split, total);
+        } else {
+            (too_many, too_many_bytes) = (split, total);
+        }
+    }
+    fits
 }
 
 #[cfg(test)]
@@ -142,9 +172,8 @@ mod tests {
     #[test]
     fn each_level_keeps_no_more_than_the_one_before() {
         use Class::*;
-        let classes = [
-            Residual, Middle, Normed, Projected, Rotated, Attended, Delta, Gated, Activated, Lora,
-        ];
+        let classes =
+            [Residual, Middle, Normed, Projected, Rotated, Attended, Delta, Gated, Activated, Lora];
         for pair in Level::ALL.windows(2) {
             for class in classes {
                 assert!(pair[0].keeps(class) || !pair[1].keeps(class), "{pair:?} {class:?}");

@@ -40,6 +40,17 @@ impl Ledger {
     }
 }
 
+impl fmt::Display for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows = self.rows().filter(|row| row.1 > 0);
+        for (i, (kind, bytes)) in rows.enumerate() {
+            let comma = if i == 0 { "" } else { ", " };
+            write!(f, "{comma}{} {}", kind.name(), Bytes(bytes))?;
+        }
+        Ok(())
+    }
+}
+
 /// A ceiling on the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
@@ -72,15 +83,12 @@ impl fmt::Display for LeaseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the plan needs {} and the lease is {} ({} too much):",
+            "the plan needs {} and the lease is {} ({} too much): {}",
             Bytes(self.ledger.total()),
             Bytes(self.lease),
-            Bytes(self.ledger.total() - self.lease)
-        )?;
-        for (kind, bytes) in self.ledger.rows().filter(|row| row.1 > 0) {
-            write!(f, " {} {};", kind.name(), Bytes(bytes))?;
-        }
-        Ok(())
+            Bytes(self.ledger.total() - self.lease),
+            self.ledger
+        )
     }
 }
 

@@ -21,9 +21,9 @@ pub mod store;
 pub mod topology;
 
 pub use buffer::{Axis, Buffer, BufferId, DType, Kind};
-pub use ledger::{Ledger, Lease};
-pub use plan::Plan;
 pub use graph::{Graph, Node, ParamId, ValueId};
+pub use ledger::{Lease, Ledger};
+pub use plan::Plan;
 
 pub use lower::{Mode, Program};
 pub use op::Op;

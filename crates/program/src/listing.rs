@@ -1,4 +1,4 @@
-//! A program in words, one line an operation; its hash is the identity of the arithmetic.
+//! A program in words: for people, one line an operation; for hashing, in full.
 
 use crate::buffer::BufferId;
 use crate::lower::Program;
@@ -6,7 +6,21 @@ use crate::op::Op;
 use crate::ops::{CollectiveKind, Init, MatMul, Operand};
 use std::fmt::Write;
 
-/// The program as text: buffers, then operations. Two programs with the same text compute the same thing.
+/// The arithmetic of a program in full: every field of every operation and the shape of every buffer. Two programs
+/// with the same text compute the same thing; not meant for reading.
+pub fn identity(program: &Program) -> String {
+    let mut text = format!("{} {}\n", program.name, program.tokens);
+    for b in &program.buffers {
+        writeln!(text, "{} {} {} {:?} {:?}", b.dtype, b.rows, b.cols, b.axis, b.kind)
+            .expect("a string can be written to");
+    }
+    for op in &program.ops {
+        writeln!(text, "{op:?}").expect("a string can be written to");
+    }
+    text
+}
+
+/// The program for people, one line an operation.
 pub fn listing(program: &Program) -> String {
     let mut text = format!("program {} tokens {}\n", program.name, program.tokens);
     for (index, op) in program.ops.iter().enumerate() {
@@ -26,11 +40,9 @@ pub fn op_line(program: &Program, op: &Op) -> String {
         return matmul_line(program, matmul);
     }
     let access = op.access();
-    let names = |ids: &[BufferId]| {
-        ids.iter().map(|&id| shaped(program, id)).collect::<Vec<_>>().join(", ")
-    };
-    let mut line =
-        format!("{} {} <- {}", op.name(), names(&access.writes), names(&access.reads));
+    let names =
+        |ids: &[BufferId]| ids.iter().map(|&id| shaped(program, id)).collect::<Vec<_>>().join(", ");
+    let mut line = format!("{} {} <- {}", op.name(), names(&access.writes), names(&access.reads));
     match op {
         Op::Collective(c) => {
             let kind = match &c.kind {
@@ -46,7 +58,11 @@ pub fn op_line(program: &Program, op: &Op) -> String {
         Op::Norm(o) => write!(line, " [group {} eps {:e}]", o.group, o.eps),
         Op::Rope(o) => write!(line, " [head {} inverse {}]", o.head_dim, o.inverse),
         Op::Attention(o) => {
-            write!(line, " [heads {}/{} x {} scale {} {:?}]", o.heads, o.kv_heads, o.head_dim, o.scale, o.keys)
+            write!(
+                line,
+                " [heads {}/{} x {} scale {} {:?}]",
+                o.heads, o.kv_heads, o.head_dim, o.scale, o.keys
+            )
         }
         Op::AttentionBackward(o) => {
             write!(line, " [heads {}/{} x {} scale {}]", o.heads, o.kv_heads, o.head_dim, o.scale)
@@ -65,7 +81,7 @@ fn shaped(program: &Program, id: BufferId) -> String {
 
 fn matmul_line(program: &Program, op: &MatMul) -> String {
     let operand = |o: &Operand| {
-        let mut text = program.buffer(o.buffer).name.clone();
+        let mut text = program.buffer(o.buffer).name.to_string();
         if let Some(r) = &o.rows {
             write!(text, "[{}..{},:]", r.start, r.end).expect("a string can be written to");
         }

@@ -2,6 +2,7 @@
 
 use crate::buffer::BufferId;
 use crate::ops::*;
+use smallvec::SmallVec;
 
 macro_rules! operations {
     ($($name:ident),* $(,)?) => {
@@ -53,18 +54,21 @@ operations!(
     Collective,
 );
 
-/// Buffers that an operation touches.
+/// A few buffers, without an allocation.
+pub type Buffers = SmallVec<[BufferId; 8]>;
+
+/// Buffers that an operation touches, each once a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// Read before any write.
-    pub reads: Vec<BufferId>,
+    pub reads: Buffers,
     /// Written (a buffer updated in place is in both).
-    pub writes: Vec<BufferId>,
+    pub writes: Buffers,
 }
 
 impl Access {
     fn new(reads: &[BufferId], writes: &[BufferId]) -> Self {
-        Access { reads: reads.to_vec(), writes: writes.to_vec() }
+        Access { reads: reads.into(), writes: writes.into() }
     }
 
     fn read(mut self, more: impl IntoIterator<Item = BufferId>) -> Self {
@@ -94,13 +98,10 @@ impl Op {
             Op::MatMul(o) => matmul_access(o),
             Op::RopeTable(o) => Access::new(&[o.positions], &[o.out]),
             Op::Rope(o) => Access::new(&[o.x, o.table], &[o.x]),
-            Op::Attention(o) => {
-                Access::new(&[o.q, o.k, o.v, o.segments], &[o.out]).write(o.lse)
+            Op::Attention(o) => Access::new(&[o.q, o.k, o.v, o.segments], &[o.out]).write(o.lse),
+            Op::AttentionBackward(o) => {
+                Access::new(&[o.q, o.k, o.v, o.out, o.lse, o.dout, o.segments], &[o.dq, o.dk, o.dv])
             }
-            Op::AttentionBackward(o) => Access::new(
-                &[o.q, o.k, o.v, o.out, o.lse, o.dout, o.segments],
-                &[o.dq, o.dk, o.dv],
-            ),
             Op::Gate(o) => Access::new(&[o.gate, o.up], &[o.out]),
             Op::GateBackward(o) => Access::new(&[o.gate, o.up, o.dout], &[o.dgate, o.dup]),
             Op::Add(o) => Access::new(&[o.a, o.b], &[o.out]),
@@ -131,14 +132,19 @@ impl Op {
 }
 
 fn matmul_access(op: &MatMul) -> Access {
-    let mut reads: Vec<BufferId> =
-        op.terms().flat_map(|t| [t.a.buffer, t.b.buffer]).collect();
+    let mut reads = Buffers::new();
+    for buffer in op.terms().flat_map(|t| [t.a.buffer, t.b.buffer]) {
+        // Leaves of one product share their buffers.
+        if !reads.contains(&buffer) {
+            reads.push(buffer);
+        }
+    }
     match op.init {
         Init::Zero => {}
         Init::Bias(bias) => reads.push(bias),
         Init::Accumulate => reads.push(op.out),
     }
-    Access { reads, writes: vec![op.out] }
+    Access { reads, writes: Buffers::from_slice(&[op.out]) }
 }
 
 fn collective_access(op: &Collective) -> Access {
@@ -148,9 +154,7 @@ fn collective_access(op: &Collective) -> Access {
             access.read(accumulate.then_some(op.out)).read(*bias)
         }
         CollectiveKind::OwnerRows { ids, .. } => access.read([*ids]),
-        CollectiveKind::Collect { outs } => {
-            Access { reads: vec![op.x], writes: outs.clone() }
-        }
+        CollectiveKind::Collect { outs } => Access::new(&[op.x], outs),
         _ => access,
     }
 }

@@ -1,6 +1,6 @@
 //! The planner: lifetimes of buffers → offsets in blocks, so that what is used is what was planned.
 
-use crate::buffer::{Buffer, BufferId, Kind};
+use crate::buffer::{BufferId, Kind};
 use crate::ledger::Ledger;
 use crate::lower::Program;
 use crate::store::Store;
@@ -218,7 +218,13 @@ pub fn overlapping(program: &Program, plan: &Plan) -> Option<(BufferId, BufferId
     None
 }
 
-/// The buffers of one kind, for reports.
-pub fn of_kind(buffers: &[Buffer], kind: Kind) -> impl Iterator<Item = &Buffer> {
-    buffers.iter().filter(move |b| b.kind == kind)
+/// An operation whose results nothing reads: work for nothing. Its index in the program.
+pub fn idle(program: &Program) -> Option<usize> {
+    let mut used: Vec<bool> = program.buffers.iter().map(|b| b.kind != Kind::Graph).collect();
+    for op in &program.ops {
+        for id in op.access().reads {
+            used[id.0 as usize] = true;
+        }
+    }
+    program.ops.iter().position(|op| op.access().writes.iter().all(|id| !used[id.0 as usize]))
 }

@@ -79,8 +79,20 @@ impl Store {
             for (i, &(kv_heads, head_dim)) in graph.caches.iter().enumerate() {
                 let cut = Cut::new(kv_heads, head_dim, topology.width);
                 let cols = cut.owned(topology.tp, rank.tp).len();
-                let k = store.push(&format!("cache.{i}.k"), DType::F32, options.cache_rows, cols, Kind::Context);
-                let v = store.push(&format!("cache.{i}.v"), DType::F32, options.cache_rows, cols, Kind::Context);
+                let k = store.push(
+                    &format!("cache.{i}.k"),
+                    DType::F32,
+                    options.cache_rows,
+                    cols,
+                    Kind::Context,
+                );
+                let v = store.push(
+                    &format!("cache.{i}.v"),
+                    DType::F32,
+                    options.cache_rows,
+                    cols,
+                    Kind::Context,
+                );
                 store.caches.push((k, v));
             }
         }
@@ -97,12 +109,23 @@ impl Store {
         let kind = if param.adapter { Kind::Adapter } else { Kind::Weight };
         let value = self.push(&param.name, param.dtype, rows, cols, kind);
         let state = (param.trainable && options.accumulation > 0).then(|| {
-            let grad = self.push(&format!("{}.grad", param.name), DType::F32, rows, cols, Kind::Gradient);
+            let grad =
+                self.push(&format!("{}.grad", param.name), DType::F32, rows, cols, Kind::Gradient);
             let partials = (0..tree_depth(options.accumulation))
-                .map(|i| self.push(&format!("{}.grad.{i}", param.name), DType::F32, rows, cols, Kind::Gradient))
+                .map(|i| {
+                    self.push(
+                        &format!("{}.grad.{i}", param.name),
+                        DType::F32,
+                        rows,
+                        cols,
+                        Kind::Gradient,
+                    )
+                })
                 .collect();
-            let m = self.push(&format!("{}.m", param.name), DType::F32, rows, cols, Kind::Optimizer);
-            let v = self.push(&format!("{}.v", param.name), DType::F32, rows, cols, Kind::Optimizer);
+            let m =
+                self.push(&format!("{}.m", param.name), DType::F32, rows, cols, Kind::Optimizer);
+            let v =
+                self.push(&format!("{}.v", param.name), DType::F32, rows, cols, Kind::Optimizer);
             TrainState { grad, partials, m, v }
         });
         ParamSlot { value, state }
@@ -117,6 +140,16 @@ impl Store {
     pub fn buffer(&self, id: BufferId) -> &Buffer {
         &self.buffers[id.0 as usize]
     }
+}
+
+/// The tensor rank that holds most: leaves that do not divide evenly make shares unequal.
+pub fn heaviest_rank(graph: &Graph, topology: Topology) -> Rank {
+    let ranks = (0..topology.tp).map(|tp| Rank { tp, ..Rank::FIRST });
+    let elements = |rank: &Rank| -> usize {
+        let shapes = graph.params.iter().map(|p| local_shape(p, &topology, *rank));
+        shapes.map(|(rows, cols)| rows * cols).sum()
+    };
+    ranks.max_by_key(|rank| (elements(rank), std::cmp::Reverse(rank.tp))).unwrap_or(Rank::FIRST)
 }
 
 /// Rows and columns of a rank's share of a parameter.

@@ -38,11 +38,15 @@ impl Topology {
 
     /// Checks degrees against each other and against limits.
     pub fn check(&self) -> Result<(), TopologyError> {
-        let at_least_one = [("tp", self.tp), ("cp", self.cp), ("dp", self.dp), ("width", self.width)];
+        let at_least_one =
+            [("tp", self.tp), ("cp", self.cp), ("dp", self.dp), ("width", self.width)];
         for (what, degree) in at_least_one {
             if degree == 0 || degree > MAX_DEGREE {
                 return Err(TopologyError::Degree { what, degree });
             }
+        }
+        if self.width > MAX_WIDTH {
+            return Err(TopologyError::WidthOverLimit { width: self.width });
         }
         if !self.tp.is_power_of_two() {
             return Err(TopologyError::NotAPowerOfTwo { tp: self.tp });
@@ -57,6 +61,9 @@ impl Topology {
 /// Largest degree accepted.
 pub const MAX_DEGREE: usize = 4096;
 
+/// Largest width: three projections of one input have as many terms as three times the width, and kernels take 128.
+pub const MAX_WIDTH: usize = 32;
+
 /// A topology that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TopologyError {
@@ -68,6 +75,12 @@ pub enum TopologyError {
         /// Its value.
         degree: usize,
     },
+    /// More leaves than kernels take.
+    #[error("width = {width}: the most is {MAX_WIDTH}")]
+    WidthOverLimit {
+        /// The width.
+        width: usize,
+    },
     /// TP splits leaves in halves.
     #[error("tp = {tp}: must be a power of two, since ranks own subtrees of a binary tree")]
     NotAPowerOfTwo {
@@ -75,7 +88,9 @@ pub enum TopologyError {
         tp: usize,
     },
     /// More ranks than leaves.
-    #[error("tp = {tp} is more than the width {width}: raise --width (it is part of the run's identity) or lower tp")]
+    #[error(
+        "tp = {tp} is more than the width {width}: raise --width (it is part of the run's identity) or lower tp"
+    )]
     TpOverWidth {
         /// The degree.
         tp: usize,
@@ -253,6 +268,8 @@ mod tests {
     fn impossible_topologies_are_refused() {
         assert_eq!(Topology::new(3, 1), Err(TopologyError::NotAPowerOfTwo { tp: 3 }));
         assert_eq!(Topology::new(16, 1), Err(TopologyError::TpOverWidth { tp: 16, width: 8 }));
+        let wide = Topology { width: 64, ..Topology::single() };
+        assert_eq!(wide.check(), Err(TopologyError::WidthOverLimit { width: 64 }));
         assert_eq!(Topology::new(0, 1), Err(TopologyError::Degree { what: "tp", degree: 0 }));
     }
 }

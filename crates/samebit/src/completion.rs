@@ -1,6 +1,6 @@
 //! Completing a prompt: sampling, stops, streaming.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use engine::{Advance, Engine, Sampler, Sampling};
 use serde::Serialize;
@@ -36,6 +36,15 @@ pub(crate) struct Decoding {
 }
 
 impl Decoding {
+    /// Refuses settings out of their range, before anything is loaded.
+    pub(crate) fn check(&self) -> Result<()> {
+        if let Some(empty) = self.stop.iter().find(|s| s.is_empty()) {
+            bail!("--stop {empty:?}: a stop text has at least one character");
+        }
+        Sampler::new(self.sampling(), 0)?;
+        Ok(())
+    }
+
     fn sampling(&self) -> Sampling {
         Sampling {
             temperature: self.temperature,
@@ -71,7 +80,10 @@ pub(crate) struct Completion {
     pub(crate) decode_s: f64,
 }
 
-/// Completes `prompt` after `past` tokens that the cache holds already; `emit` gets text as it becomes certain.
+/// What is given text as it becomes certain.
+pub(crate) type Emit<'a> = dyn FnMut(&str) -> Result<()> + 'a;
+
+/// Completes `prompt`, whose first `past` tokens the cache holds already.
 pub(crate) fn complete(
     engine: &mut Engine<'_>,
     tokenizer: &Tokenizer,
@@ -79,7 +91,7 @@ pub(crate) fn complete(
     past: usize,
     ends: &[u32],
     decoding: &Decoding,
-    emit: &mut dyn FnMut(&str),
+    emit: &mut Emit<'_>,
 ) -> Result<Completion> {
     let capacity = engine.blueprint.job.generate.map_or(0, |g| g.length);
     let mut sampler = Sampler::new(decoding.sampling(), 0)?;
@@ -88,10 +100,11 @@ pub(crate) fn complete(
     let mut held = Held::new(&decoding.stop);
     let mut ids: Vec<u32> = Vec::new();
     let start = std::time::Instant::now();
-    let mut logits = engine.advance(&[Advance { slot: 0, past, ids: prompt }])?.swap_remove(0);
+    let work = Advance { slot: 0, past, ids: &prompt[past..] };
+    let mut logits = engine.advance(&[work])?.swap_remove(0);
     let prefill_s = start.elapsed().as_secs_f64();
     let start = std::time::Instant::now();
-    let mut length = past + prompt.len();
+    let mut length = prompt.len();
     let ending = loop {
         if ids.len() == decoding.max_tokens || length >= capacity {
             break Ending::Length;
@@ -101,7 +114,7 @@ pub(crate) fn complete(
         if ends.contains(&id) {
             break Ending::EndToken;
         }
-        if held.push(&stream.push(id)?, emit) {
+        if held.push(&stream.push(id)?, emit)? {
             break Ending::StopText;
         }
         if ids.len() == decoding.max_tokens {
@@ -110,9 +123,10 @@ pub(crate) fn complete(
         logits = engine.advance(&[Advance { slot: 0, past: length, ids: &[id] }])?.swap_remove(0);
         length += 1;
     };
-    if ending != Ending::StopText {
-        held.push(&stream.finish()?, emit);
-        held.flush(emit);
+    let stopped = ending == Ending::StopText || held.push(&stream.finish()?, emit)?;
+    let ending = if stopped { Ending::StopText } else { ending };
+    if !stopped {
+        held.flush(emit)?;
     }
     let decode_s = start.elapsed().as_secs_f64();
     Ok(Completion { text: held.text, ids, ending, prefill_s, decode_s })
@@ -132,28 +146,28 @@ impl<'a> Held<'a> {
     }
 
     /// Takes a piece; true when a stop is complete (what precedes it has been emitted).
-    fn push(&mut self, piece: &str, emit: &mut dyn FnMut(&str)) -> bool {
+    fn push(&mut self, piece: &str, emit: &mut Emit<'_>) -> Result<bool> {
         self.waiting.push_str(piece);
-        let found = self.stops.iter().filter(|s| !s.is_empty());
-        if let Some(at) = found.filter_map(|s| self.waiting.find(s.as_str())).min() {
-            self.release(at, emit);
-            return true;
+        if let Some(at) = self.stops.iter().filter_map(|s| self.waiting.find(s.as_str())).min() {
+            self.release(at, emit)?;
+            return Ok(true);
         }
         let keep = self.stops.iter().map(|s| overlap(&self.waiting, s)).max().unwrap_or(0);
-        self.release(self.waiting.len() - keep, emit);
-        false
+        self.release(self.waiting.len() - keep, emit)?;
+        Ok(false)
     }
 
-    fn flush(&mut self, emit: &mut dyn FnMut(&str)) {
-        self.release(self.waiting.len(), emit);
+    fn flush(&mut self, emit: &mut Emit<'_>) -> Result<()> {
+        self.release(self.waiting.len(), emit)
     }
 
-    fn release(&mut self, bytes: usize, emit: &mut dyn FnMut(&str)) {
+    fn release(&mut self, bytes: usize, emit: &mut Emit<'_>) -> Result<()> {
         if bytes > 0 {
             let piece: String = self.waiting.drain(..bytes).collect();
-            emit(&piece);
+            emit(&piece)?;
             self.text.push_str(&piece);
         }
+        Ok(())
     }
 }
 
@@ -174,13 +188,15 @@ mod tests {
         let stops: Vec<String> = stops.iter().map(|s| s.to_string()).collect();
         let mut held = Held::new(&stops);
         let mut out = String::new();
-        for piece in pieces {
-            if held.push(piece, &mut |s| out.push_str(s)) {
-                return (out, true);
-            }
+        let mut emit = |s: &str| {
+            out.push_str(s);
+            Ok(())
+        };
+        let stopped = pieces.iter().any(|piece| held.push(piece, &mut emit).unwrap());
+        if !stopped {
+            held.flush(&mut emit).unwrap();
         }
-        held.flush(&mut |s| out.push_str(s));
-        (out, false)
+        (out, stopped)
     }
 
     #[test]

@@ -101,7 +101,8 @@ impl Device {
     fn stored_rates(&self) -> Option<Rates> {
         let text = std::fs::read_to_string(self.rates_file()?).ok()?;
         let stored: StoredRates = serde_json::from_str(&text).ok()?;
-        (stored.processor == processor()).then_some(Rates { flops: stored.flops, bytes: stored.bytes })
+        (stored.processor == processor())
+            .then_some(Rates { flops: stored.flops, bytes: stored.bytes })
     }
 
     /// A rate that cannot be stored is measured again next time; nothing else depends on it.
@@ -148,11 +149,8 @@ fn measure(context: &Context) -> f64 {
     const RUNS: usize = 5;
     let (a, b) = (vec![0.5f32; M * K], vec![0.25f32; N * K]);
     let mut out = vec![0f32; M * N];
-    let term = Term {
-        a: Operand::rows(Elems::F32(&a), K),
-        b: Operand::rows(Elems::F32(&b), K),
-        k: K,
-    };
+    let term =
+        Term { a: Operand::rows(Elems::F32(&a), K), b: Operand::rows(Elems::F32(&b), K), k: K };
     let chain = [term];
     let leaves = [chain.as_slice()];
     let product = Product { m: M, n: N, leaves: &leaves, tail: &[], alpha: 1.0, init: Init::None };

@@ -10,6 +10,7 @@ use families::{BuildOptions, LoraSpec, Train};
 use formats::peft::Adapter;
 use program::{Lease, Rank, Topology};
 use std::path::Path;
+use train::Facts;
 
 /// What to run a model with.
 pub(crate) struct Setup<'a> {
@@ -28,8 +29,9 @@ pub(crate) fn engine(
     let adapter = setup.adapter.map(open_adapter).transpose()?;
     let train = adapter.as_ref().map_or(Ok(Train::Nothing), adapted)?;
     let config = model.checkpoint.config();
+    let stored_as_bf16 = Facts::of(&model.checkpoint).stored_as_bf16;
     let options = BuildOptions {
-        weights: shared::weights(setup.memory.weights, config.dtype),
+        weights: shared::weights(setup.memory.weights, stored_as_bf16, &train),
         train,
         ..BuildOptions::default()
     };
@@ -39,7 +41,7 @@ pub(crate) fn engine(
     if let Some(size) = setup.memory.memory {
         Lease { bytes: size.0 }.check(&blueprint.ledger)?;
     }
-    let mut engine = Engine::new(graph, blueprint, device.executor()?);
+    let mut engine = Engine::new(graph, blueprint, device.executor()?)?;
     load(&mut engine, model, setup.quiet)?;
     if let Some(adapter) = &adapter {
         engine.load_adapter(&AdapterSource::Peft(adapter))?;
@@ -63,7 +65,8 @@ pub(crate) fn open_adapter(folder: &Path) -> Result<Adapter> {
 /// The LoRA shape of an adapter: one rank and one scale for all its modules.
 pub(crate) fn adapted(adapter: &Adapter) -> Result<Train> {
     let config = adapter.config();
-    let scale = config.lora_alpha / if config.use_rslora { (config.r as f64).sqrt() } else { config.r as f64 };
+    let scale = config.lora_alpha
+        / if config.use_rslora { (config.r as f64).sqrt() } else { config.r as f64 };
     for module in adapter.modules() {
         if module.rank != config.r || module.scale != scale {
             bail!(

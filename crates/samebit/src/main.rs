@@ -60,9 +60,38 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        // Whoever read the output has enough of it.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("samebit: {error:#}");
+            eprintln!("samebit: {}", message(&error));
             ExitCode::FAILURE
         }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let mut kinds = error.chain().filter_map(|e| e.downcast_ref::<std::io::Error>());
+    kinds.any(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+/// An error with its causes. A typed error's message often holds its cause's, which is then not said again.
+fn message(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let error = anyhow!("not a number").context("line 3: not a number").context("data.jsonl");
+        assert_eq!(super::message(&error), "data.jsonl: line 3: not a number");
     }
 }

@@ -3,9 +3,10 @@
 use crate::progress::Downloads;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use formats::{Checkpoint, ModelConfig};
+use formats::{Checkpoint, Dtype, ModelConfig};
 use std::path::Path;
 use text::{ChatTemplate, Tokenizer};
+use train::Facts;
 
 /// How models are found; part of every command that takes one.
 #[derive(Args, Clone, Debug, Default)]
@@ -42,15 +43,27 @@ pub(crate) fn resolve(reference: &str, source: &Source, quiet: bool) -> Result<h
     hub::resolve(reference, &options).with_context(|| format!("model `{reference}`"))
 }
 
-/// The configuration alone: from a `config.json` file, a folder that holds one, or any model reference.
-pub(crate) fn config(reference: &str, source: &Source, quiet: bool) -> Result<(ModelConfig, String)> {
+/// The configuration, whether bf16 holds the weights without rounding, and what the reference came to.
+///
+/// A `config.json`, or a folder with nothing else of a model, is enough: then the type that it names counts.
+pub(crate) fn config(
+    reference: &str,
+    source: &Source,
+    quiet: bool,
+) -> Result<(ModelConfig, bool, String)> {
     let path = Path::new(reference);
     let file = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
-    if file.is_file() && file.extension().is_some_and(|e| e == "json") {
-        return Ok((ModelConfig::from_json_file(&file)?, file.display().to_string()));
+    let has_weights = path.is_dir()
+        && (path.join("model.safetensors").exists()
+            || path.join("model.safetensors.index.json").exists());
+    if !has_weights && file.is_file() && file.extension().is_some_and(|e| e == "json") {
+        let config = ModelConfig::from_json_file(&file)?;
+        let stored_as_bf16 = config.dtype == Dtype::Bf16;
+        return Ok((config, stored_as_bf16, file.display().to_string()));
     }
     let model = open(reference, source, quiet)?;
-    Ok((model.checkpoint.config().clone(), model.identity))
+    let stored_as_bf16 = Facts::of(&model.checkpoint).stored_as_bf16;
+    Ok((model.checkpoint.config().clone(), stored_as_bf16, model.identity))
 }
 
 impl Model {
@@ -61,7 +74,10 @@ impl Model {
         }
         let file = self.checkpoint.path().join("tokenizer.json");
         if !file.is_file() {
-            bail!("{}: no tokenizer.json there; put the model's own beside its weights", self.checkpoint.path().display());
+            bail!(
+                "{}: no tokenizer.json there; put the model's own beside its weights",
+                self.checkpoint.path().display()
+            );
         }
         Ok(Tokenizer::from_tokenizer_json(&file)?)
     }

@@ -6,7 +6,11 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 
 /// Prints a report as JSON, or as its text.
-pub(crate) fn report<T: Serialize>(json: bool, value: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
+pub(crate) fn report<T: Serialize>(
+    json: bool,
+    value: &T,
+    text: impl FnOnce(&T) -> String,
+) -> Result<()> {
     let mut out = io::stdout().lock();
     if json {
         serde_json::to_writer_pretty(&mut out, value)?;
@@ -15,6 +19,13 @@ pub(crate) fn report<T: Serialize>(json: bool, value: &T, text: impl FnOnce(&T) 
         out.write_all(text(value).as_bytes())?;
     }
     Ok(())
+}
+
+/// Prints to standard output; an error where nobody reads it.
+pub(crate) fn print(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
 }
 
 /// A table with aligned columns; the first column is aligned left, the others right.
@@ -46,7 +57,8 @@ impl Table {
                 if c == 0 {
                     write!(line, " {cell}{}", " ".repeat(pad)).expect("a string can be written to");
                 } else {
-                    write!(line, "  {}{cell}", " ".repeat(pad)).expect("a string can be written to");
+                    write!(line, "  {}{cell}", " ".repeat(pad))
+                        .expect("a string can be written to");
                 }
             }
             text.push_str(line.trim_end());

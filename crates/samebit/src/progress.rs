@@ -21,8 +21,7 @@ pub(crate) fn steps(total: u64, quiet: bool) -> ProgressBar {
 
 fn bar(what: &str, total: u64, quiet: bool, template: &str) -> ProgressBar {
     let hidden = quiet || !std::io::stderr().is_terminal();
-    let target =
-        if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
     let bar = ProgressBar::with_draw_target(Some(total), target);
     let style = ProgressStyle::with_template(template).expect("a template of this file is valid");
     bar.set_style(style.progress_chars("=> "));

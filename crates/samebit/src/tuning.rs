@@ -11,7 +11,7 @@ use engine::{Blueprint, Engine, Fitter, Job};
 use indicatif::ProgressBar;
 use program::keep::{Keep, Level};
 use program::ledger::Bytes;
-use program::{Graph, Rank, Topology};
+use program::{Graph, Lease, Rank, Topology};
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,7 +68,7 @@ fn plan(
         let least = fitter.ledger(shape.step(), Keep::uniform(Level::Input));
         let largest = fitter.largest(shape.tokens, true, limit);
         bail!(
-            "micro-batches of {} tokens do not fit: with every layer recomputed they need {} and the lease is {}; \
+            "micro-batches of {} tokens do not fit: with every layer recomputed they need {} and the lease is {} ({least}); \
              {}",
             thousands(shape.tokens),
             Bytes(least.total()),
@@ -82,6 +82,7 @@ fn plan(
     };
     job.train = Some(resolved.train_shape(keep));
     let blueprint = Blueprint::new(graph, Topology::single(), Rank::FIRST, job, &workspace);
+    Lease { bytes: limit }.check(&blueprint.ledger)?;
     Ok((job, blueprint))
 }
 
@@ -109,7 +110,7 @@ impl Tuning {
     /// Allocates what was planned and loads the base weights.
     pub(crate) fn engine(&self, quiet: bool) -> Result<Engine<'static>> {
         let executor = self.device.executor()?;
-        let mut engine = Engine::new(self.graph.clone(), self.blueprint.clone(), executor);
+        let mut engine = Engine::new(self.graph.clone(), self.blueprint.clone(), executor)?;
         infer::load(&mut engine, &self.model, quiet)?;
         Ok(engine)
     }

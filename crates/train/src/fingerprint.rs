@@ -1,7 +1,9 @@
 //! Identities: of weights and of programs.
 
 use engine::Engine;
-use program::listing::listing;
+use program::listing::identity;
+use program::lower::{Mode, Options, lower};
+use std::convert::Infallible;
 
 /// The identity of an engine's base weights, in hexadecimal: BLAKE3 over every parameter that is not an adapter's, in the
 /// graph's order: name, rows, columns, values as f32. Weights stored as bf16 have another identity than the same
@@ -17,18 +19,35 @@ pub(crate) fn weights(engine: &Engine<'_>) -> String {
         hasher.update(param.name.as_bytes());
         hasher.update(&(param.rows as u64).to_le_bytes());
         hasher.update(&(param.cols as u64).to_le_bytes());
-        hasher.update(bytemuck::cast_slice(&engine.read_param(id)));
+        let hashed: Result<(), Infallible> = engine.visit_param(id, |values| {
+            hasher.update(bytemuck::cast_slice(values));
+            Ok(())
+        });
+        let Ok(()) = hashed;
     }
     hasher.finalize().to_hex().to_string()
 }
 
-/// The identity of the training step and the update, in hexadecimal: BLAKE3 over their listings. It changes with the
-/// model's shape, the micro-batch's shape, what is kept and what is recomputed.
+/// The identity of the training step and the update, in hexadecimal: BLAKE3 over every field of every operation. It changes with the
+/// model's shape and constants and with the micro-batch's shape, not with what is kept or recomputed.
 pub(crate) fn programs(engine: &Engine<'_>) -> String {
     let mut hasher = blake3::Hasher::new();
     let blueprint = &engine.blueprint;
-    for compiled in [&blueprint.train, &blueprint.optimizer].into_iter().flatten() {
-        hasher.update(listing(&compiled.program).as_bytes());
+    if let Some(shape) = blueprint.job.train {
+        // What is kept changes no bit, and may differ with threads or the lease: the program that keeps everything stands
+        // for all.
+        let options = Options {
+            mode: Mode::Train { coef_known: shape.coef_known },
+            tokens: shape.tokens,
+            segments: shape.segments,
+            chunk: engine::head_chunk(engine.graph.vocab),
+            keep: Vec::new(),
+        };
+        let program = lower(&engine.graph, &blueprint.store, &options);
+        hasher.update(identity(&program).as_bytes());
+    }
+    if let Some(compiled) = &blueprint.optimizer {
+        hasher.update(identity(&compiled.program).as_bytes());
     }
     hasher.finalize().to_hex().to_string()
 }

@@ -85,18 +85,19 @@ pub(crate) fn model(
 fn tensor<'a>(engine: &'a Engine<'_>, id: ParamId) -> OutputTensor<'a> {
     let param = engine.graph.param_info(id);
     let elements = param.elements();
-    OutputTensor::new(param.name.clone(), Dtype::F32, shape(param), move |writer| {
+    OutputTensor::new(param.name.to_string(), Dtype::F32, shape(param), move |writer| {
         // Rows past the vocabulary's are padding.
-        let numbers = engine.read_param(id);
-        Ok(writer.write_all(bytemuck::cast_slice(&numbers[..elements]))?)
+        let mut left = elements;
+        engine.visit_param(id, |numbers| {
+            let numbers = &numbers[..left.min(numbers.len())];
+            left -= numbers.len();
+            writer.write_all(bytemuck::cast_slice(numbers))
+        })?;
+        Ok(())
     })
 }
 
 /// The shape in files: norms and biases are vectors there.
 fn shape(param: &Param) -> Vec<usize> {
-    if param.rows == 1 && !param.name.contains("_proj.weight") {
-        vec![param.cols]
-    } else {
-        vec![param.rows, param.cols]
-    }
+    if param.is_vector() { vec![param.cols] } else { vec![param.rows, param.cols] }
 }

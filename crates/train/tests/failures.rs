@@ -40,7 +40,11 @@ fn failed(fixture: &Fixture, spoil: impl Fn(&mut Engine<'_>)) -> TrainError {
 }
 
 fn spoil(engine: &mut Engine<'_>, name: &str, change: impl Fn(&mut [f32])) {
-    let id = engine.graph.param_ids().find(|&id| engine.graph.param_info(id).name == name).unwrap();
+    let id = engine
+        .graph
+        .param_ids()
+        .find(|&id| engine.graph.param_info(id).name.as_ref() == name)
+        .unwrap();
     let mut values = engine.read_param(id);
     change(&mut values);
     engine.write_param(id, &values);

@@ -56,9 +56,5 @@ pub fn ln(x: f32) -> f32 {
     let y = e.mul_add(LN2_HI, f + l);
     let y = if x == f32::INFINITY { x } else { y };
     let y = if x == 0.0 { f32::NEG_INFINITY } else { y };
-    if x < 0.0 || x.is_nan() {
-        CANONICAL_NAN
-    } else {
-        y
-    }
+    if x < 0.0 || x.is_nan() { CANONICAL_NAN } else { y }
 }

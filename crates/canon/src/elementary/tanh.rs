@@ -38,9 +38,5 @@ pub fn tanh(x: f32) -> f32 {
     let s = (z * p).mul_add(a, a);
     let l = 1.0 - 2.0 / (exp(a + a) + 1.0);
     let y = if a < SMALL { s } else { l };
-    if x.is_nan() {
-        CANONICAL_NAN
-    } else {
-        y.copysign(x)
-    }
+    if x.is_nan() { CANONICAL_NAN } else { y.copysign(x) }
 }

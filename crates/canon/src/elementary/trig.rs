@@ -65,11 +65,7 @@ pub fn sin_cos(angle: f32) -> (f32, f32) {
     let cos = if (quadrant + 1) & 2 == 0 { cos } else { -cos };
     // fma(n, -HI, x) of -0 is +0; a zero angle is its own sine.
     let sin = if angle == 0.0 { angle } else { sin as f32 };
-    if angle.abs() <= MAX_ANGLE {
-        (sin, cos as f32)
-    } else {
-        (CANONICAL_NAN, CANONICAL_NAN)
-    }
+    if angle.abs() <= MAX_ANGLE { (sin, cos as f32) } else { (CANONICAL_NAN, CANONICAL_NAN) }
 }
 
 #[inline(always)]

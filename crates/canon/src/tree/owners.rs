@@ -27,10 +27,7 @@ impl fmt::Display for OwnerError {
             Self::NoLeaves => write!(f, "a tree of 0 leaves has no sum; cut at least one leaf"),
             Self::NoRanks => write!(f, "a tree cannot be shared among 0 ranks; use at least 1"),
             Self::NoSuchRank { rank, ranks } => {
-                write!(
-                    f,
-                    "rank {rank} of {ranks} does not exist; ranks count from 0"
-                )
+                write!(f, "rank {rank} of {ranks} does not exist; ranks count from 0")
             }
         }
     }
@@ -74,11 +71,7 @@ pub fn owned(leaves: usize, ranks: usize, rank: usize) -> Result<Range<usize>, O
     let (mut l, mut r) = (0..leaves, 0..ranks);
     while l.len() > 1 && r.len() > 1 {
         let (lm, rm) = (middle(&l), middle(&r));
-        (l, r) = if rank < rm {
-            (l.start..lm, r.start..rm)
-        } else {
-            (lm..l.end, rm..r.end)
-        };
+        (l, r) = if rank < rm { (l.start..lm, r.start..rm) } else { (lm..l.end, rm..r.end) };
     }
     Ok(l)
 }

@@ -61,10 +61,7 @@ impl fmt::Display for StreamError {
                 f,
                 "a tree of {leaves} leaves was given one more; announce the true number at the start"
             ),
-            Self::Empty => write!(
-                f,
-                "a tree of 0 leaves has no sum; announce at least one leaf"
-            ),
+            Self::Empty => write!(f, "a tree of 0 leaves has no sum; announce at least one leaf"),
             Self::Incomplete { pushed, leaves } => write!(
                 f,
                 "the sum of {leaves} leaves was asked for after {pushed}; push the others first"
@@ -88,11 +85,7 @@ impl<T> Stream<T> {
     /// An evaluator of the tree over `leaves` leaves.
     #[must_use]
     pub fn new(leaves: usize) -> Self {
-        Self {
-            leaves,
-            pushed: 0,
-            stack: Vec::with_capacity(partials(leaves)),
-        }
+        Self { leaves, pushed: 0, stack: Vec::with_capacity(partials(leaves)) }
     }
 
     /// Takes the next leaf and does every addition that it completes;
@@ -102,9 +95,7 @@ impl<T> Stream<T> {
     /// [`StreamError::Full`] when every leaf has come already.
     pub fn push(&mut self, leaf: T, mut add: impl FnMut(&mut T, T)) -> Result<(), StreamError> {
         if self.pushed == self.leaves {
-            return Err(StreamError::Full {
-                leaves: self.leaves,
-            });
+            return Err(StreamError::Full { leaves: self.leaves });
         }
         let mut newest = leaf;
         // A node that ends with this leaf has its left child just below on the

@@ -55,7 +55,7 @@ fn a_share_gives_zeros_for_the_words_of_others() {
         program::store::StoreOptions::default(),
     );
     let plan = program::Plan::new(&store, &program, 0);
-    let memory = arena::Memory::new(&plan.ledger);
+    let memory = arena::Memory::new(&plan.ledger).unwrap();
     let frame = arena::Frame::new(&program, &plan, &memory, live(4));
     frame.store_u32(ids, &[3, 8, 15, 40]);
     frame.store_f32(table, &(1..=40).map(|i| i as f32).collect::<Vec<_>>());

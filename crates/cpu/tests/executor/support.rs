@@ -79,7 +79,14 @@ impl Case {
         data: Data,
     ) -> BufferId {
         let name = format!("b{}", self.data.len());
-        self.program.buffers.push(Buffer { name, dtype, rows, cols, axis, kind: Kind::Input });
+        self.program.buffers.push(Buffer {
+            name: name.into(),
+            dtype,
+            rows,
+            cols,
+            axis,
+            kind: Kind::Input,
+        });
         self.data.push(data);
         BufferId(self.data.len() as u32 - 1)
     }
@@ -153,7 +160,7 @@ impl Case {
     ) -> Result<Vec<Vec<u32>>, ExecError> {
         self.plan_op(op);
         let plan = Plan::new(&self.store, &self.program, bytes);
-        let memory = Memory::new(&plan.ledger);
+        let memory = Memory::new(&plan.ledger).unwrap();
         let whole = Live {
             tokens: self.capacity(Axis::Tokens),
             all_tokens: self.capacity(Axis::AllTokens),

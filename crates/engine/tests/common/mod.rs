@@ -123,12 +123,17 @@ pub fn engine<'a>(
     let options = BuildOptions { train, ..BuildOptions::default() };
     let checkpoint = Checkpoint::open(&folder(model)).unwrap();
     let graph = families::build(checkpoint.config(), &options).unwrap().graph;
-    let workspace = |op: &program::Op, program: &program::Program| executor.workspace_bytes(op, program);
+    let workspace =
+        |op: &program::Op, program: &program::Program| executor.workspace_bytes(op, program);
     let blueprint = Blueprint::new(&graph, Topology::single(), Rank::FIRST, job, &workspace);
     if let Some(compiled) = &blueprint.train {
         assert_eq!(program::plan::overlapping(&compiled.program, &compiled.plan), None);
+        let idle = program::plan::idle(&compiled.program);
+        let line =
+            |i: usize| program::listing::op_line(&compiled.program, &compiled.program.ops[i]);
+        assert_eq!(idle.map(line), None, "computed for nothing");
     }
-    let mut engine = Engine::new(graph, blueprint, executor);
+    let mut engine = Engine::new(graph, blueprint, executor).unwrap();
     engine.load(&checkpoint, &mut |_| ()).unwrap();
     engine
 }

@@ -43,7 +43,8 @@ impl Rig {
     /// A float buffer; `values` are its live rows.
     pub(crate) fn on(&mut self, axis: Axis, rows: usize, cols: usize, values: &[f32]) -> BufferId {
         let name = format!("buffer {}", self.buffers.len());
-        let buffer = Buffer { name, dtype: DType::F32, rows, cols, axis, kind: Kind::Input };
+        let buffer =
+            Buffer { name: name.into(), dtype: DType::F32, rows, cols, axis, kind: Kind::Input };
         self.push(buffer, Contents::Floats(values.to_vec()))
     }
 
@@ -60,7 +61,7 @@ impl Rig {
     pub(crate) fn words(&mut self, values: &[u32]) -> BufferId {
         let (name, rows) = (format!("buffer {}", self.buffers.len()), values.len());
         let (dtype, axis, kind) = (DType::U32, Axis::Fixed, Kind::Input);
-        let buffer = Buffer { name, dtype, rows, cols: 1, axis, kind };
+        let buffer = Buffer { name: name.into(), dtype, rows, cols: 1, axis, kind };
         self.push(buffer, Contents::Words(values.to_vec()))
     }
 
@@ -85,7 +86,7 @@ impl Rig {
             tokens: 0,
         };
         let plan = Plan::new(&store, &program, 0);
-        let memory = Memory::new(&plan.ledger);
+        let memory = Memory::new(&plan.ledger).unwrap();
         let local = Local { program, plan, memory, live: self.live };
         for (i, contents) in self.contents.iter().enumerate() {
             let id = BufferId(i as u32);

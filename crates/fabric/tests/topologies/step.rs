@@ -128,7 +128,7 @@ pub(crate) fn train(graph: &Graph, topology: Topology, batch: &Batch, settings: 
         for (id, gradient) in &share_of_rank.gradients {
             let param = graph.param_info(*id);
             let whole: &mut Vec<Option<u32>> = gradients
-                .entry(param.name.clone())
+                .entry(param.name.to_string())
                 .or_insert_with(|| vec![None; param.padded_rows * param.cols]);
             for (at, value) in share(graph, *id, &topology, rank).into_iter().zip(bits(gradient)) {
                 let old = whole[at].replace(value);
@@ -165,7 +165,7 @@ fn run_rank(
     };
     let program = lower(graph, &store, &options);
     let plan = Plan::new(&store, &program, 0);
-    let memory = Memory::new(&plan.ledger);
+    let memory = Memory::new(&plan.ledger).unwrap();
     let share_rows = batch.capacity.div_ceil(topology.cp);
     let bound = |n: usize| (n * share_rows).min(batch.tokens());
     let range = bound(rank.cp)..bound(rank.cp + 1);

@@ -41,7 +41,7 @@ impl Rig {
         contents: Contents,
     ) -> BufferId {
         let name = format!("buffer {}", self.buffers.len());
-        self.buffers.push(Buffer { name, dtype, rows, cols, axis, kind: Kind::Input });
+        self.buffers.push(Buffer { name: name.into(), dtype, rows, cols, axis, kind: Kind::Input });
         self.contents.push(contents);
         BufferId(self.buffers.len() as u32 - 1)
     }
@@ -111,7 +111,7 @@ impl Rig {
         };
         let mut oracle = Oracle::new(precision);
         let plan = Plan::new(&store, &program, oracle.workspace_bytes(&op, &program));
-        let memory = Memory::new(&plan.ledger);
+        let memory = Memory::new(&plan.ledger).unwrap();
         let ran = Ran { program, plan, memory, live: self.live };
         let frame = ran.frame();
         for (i, contents) in self.contents.iter().enumerate() {

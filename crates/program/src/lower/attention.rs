@@ -54,7 +54,7 @@ impl Lowering<'_> {
             unreachable!("called for attention nodes only")
         };
         let (heads, kv_heads) = self.local_heads(node);
-        let dout = self.grads[out];
+        let dout = self.grads[*out];
         let mut all = |value| {
             let buffer = self.need(value);
             self.gather_tokens(buffer)

@@ -11,12 +11,12 @@ impl Lowering<'_> {
         self.backward_head();
         let graph = self.graph;
         for node in graph.nodes.iter().rev() {
-            if node.outputs().iter().any(|v| self.grads.contains_key(v)) {
+            if node.outputs().iter().any(|&v| self.grads.contains_key(v)) {
                 self.layer = node.outputs().first().and_then(|&v| graph.value_info(v).layer);
                 self.backward_node(node);
                 // A value's gradient is complete, and used, once its producer's rule has run.
                 for out in node.outputs() {
-                    self.grads.remove(&out);
+                    self.grads.remove(out);
                 }
             }
         }
@@ -29,7 +29,7 @@ impl Lowering<'_> {
             Node::Norm { x, weight, out, group, eps, plus_one } => {
                 self.norm_weight_grad(*x, *weight, *out, *group, *eps);
                 if self.needs_grad[x.0 as usize] {
-                    let (dy, x_buffer) = (self.grads[out], self.need(*x));
+                    let (dy, x_buffer) = (self.grads[*out], self.need(*x));
                     let (dx, accumulate) = self.grad_target(*x);
                     let weight = self.param(*weight);
                     self.emit(NormBackward {
@@ -46,14 +46,14 @@ impl Lowering<'_> {
             }
             Node::Linear { x, projections } => self.backward_linear(*x, projections),
             Node::Rope { x, out, head_dim } => {
-                let buffer = self.grads[out];
+                let buffer = self.grads[*out];
                 let table = self.rope_table();
                 self.emit(Rope { x: buffer, table, head_dim: *head_dim, inverse: true });
                 self.grads.insert(*x, buffer);
             }
             Node::Attention { .. } => self.backward_attention(node),
             Node::Gate { gate, up, out, activation } => {
-                let dout = self.grads[out];
+                let dout = self.grads[*out];
                 let (gate_buffer, up_buffer) = (self.need(*gate), self.need(*up));
                 let (dgate, dup) = (self.new_grad(*gate), self.new_grad(*up));
                 self.emit(GateBackward {
@@ -74,18 +74,22 @@ impl Lowering<'_> {
     /// `a` goes on accumulating in the same buffer, so `b`'s rule must have read it before: every other consumer of `a`
     /// comes, in execution order, no later than the node that makes `b`, hence is differentiated after it.
     fn backward_add(&mut self, a: ValueId, b: ValueId, out: ValueId) {
-        let (this, makes_b) = (self.producers[&out], self.producers[&b]);
-        assert_eq!(self.consumers[b.0 as usize], [this], "a residual contribution has one consumer");
+        let (this, makes_b) = (self.producers[out], self.producers[b]);
+        assert_eq!(
+            self.consumers[b.0 as usize],
+            [this],
+            "a residual contribution has one consumer"
+        );
         assert!(
             self.consumers[a.0 as usize].iter().all(|&node| node == this || node <= makes_b),
             "consumers of the residual stream precede the contribution added to it"
         );
-        let dout = self.grads[&out];
+        let dout = self.grads[out];
         if self.needs_grad[b.0 as usize] {
             self.grads.insert(b, dout);
         }
         if self.needs_grad[a.0 as usize] {
-            assert!(!self.grads.contains_key(&a), "a residual value is added to once");
+            assert!(!self.grads.contains_key(a), "a residual value is added to once");
             self.grads.insert(a, dout);
         }
     }
@@ -95,7 +99,7 @@ impl Lowering<'_> {
         let bounds = self.vocab_bounds(table);
         let rank = self.store.rank.tp;
         let (first, end) = (bounds[rank], bounds[rank + 1]);
-        let dout = self.gather_tokens(self.grads[&out]);
+        let dout = self.gather_tokens(self.grads[out]);
         let zero = !std::mem::replace(&mut self.param_grads[table.0 as usize], true);
         self.emit(EmbedBackward {
             ids: self.io.all_ids.expect("training has the ids of all tokens"),
@@ -109,10 +113,17 @@ impl Lowering<'_> {
     }
 
     /// Over heads that tensor ranks share, each leaf of heads is summed alone and leaves are added by the tree.
-    fn norm_weight_grad(&mut self, x: ValueId, weight: ParamId, out: ValueId, group: usize, eps: f32) {
+    fn norm_weight_grad(
+        &mut self,
+        x: ValueId,
+        weight: ParamId,
+        out: ValueId,
+        group: usize,
+        eps: f32,
+    ) {
         let Some(dw) = self.param_grad(weight) else { return };
         let x_buffer = self.need(x);
-        let (x_all, dy_all) = (self.gather_tokens(x_buffer), self.gather_tokens(self.grads[&out]));
+        let (x_all, dy_all) = (self.gather_tokens(x_buffer), self.gather_tokens(self.grads[out]));
         let (tp, rank) = (self.store.topology.tp, self.store.rank.tp);
         let info = self.graph.value_info(x);
         let (leaf_groups, total): (Vec<usize>, usize) = match &info.cut {
@@ -128,15 +139,21 @@ impl Lowering<'_> {
         }
         let name = format!("{}.grad", self.graph.param_info(weight).name);
         let rows = leaf_groups.len();
-        let leaves =
-            self.buffer(&format!("{name}.leaves"), DType::F32, rows, group, Axis::Fixed, Kind::Graph);
+        let leaves = self.buffer(
+            format!("{name}.leaves"),
+            DType::F32,
+            rows,
+            group,
+            Axis::Fixed,
+            Kind::Graph,
+        );
         self.emit(NormWeightGrad { x: x_all, dy: dy_all, dw: leaves, group, leaf_groups, eps });
         if tp == 1 {
             self.emit(FoldRows { x: leaves, out: dw });
             return;
         }
         let partial =
-            self.buffer(&format!("{name}.partial"), DType::F32, 1, group, Axis::Fixed, Kind::Graph);
+            self.buffer(format!("{name}.partial"), DType::F32, 1, group, Axis::Fixed, Kind::Graph);
         self.emit(FoldRows { x: leaves, out: partial });
         let kind =
             CollectiveKind::TreeSum { leaves: total, alpha: 1.0, accumulate: false, bias: None };
@@ -152,12 +169,12 @@ impl Lowering<'_> {
 
     /// Where a value's gradient goes, and whether it is added to what is there.
     pub(super) fn grad_target(&mut self, value: ValueId) -> (BufferId, bool) {
-        if let Some(&buffer) = self.grads.get(&value) {
+        if let Some(&buffer) = self.grads.get(value) {
             return (buffer, true);
         }
         let name = format!("{}.grad", self.graph.value_info(value).name);
         let cols = self.local_cols(value);
-        let buffer = self.tokens_buffer(&name, cols);
+        let buffer = self.tokens_buffer(name, cols);
         self.grads.insert(value, buffer);
         (buffer, false)
     }

@@ -31,7 +31,7 @@ impl Lowering<'_> {
 
     pub(super) fn forward_head(&mut self) {
         let hidden = self.graph.hidden.expect("a graph has a final value");
-        let x = self.current[&hidden];
+        let x = self.current[hidden];
         match self.options.mode {
             Mode::Generate { picked } => self.pick_logits(x, picked),
             Mode::Score => self.log_probs(x, None),
@@ -56,9 +56,11 @@ impl Lowering<'_> {
         let shard = self.vocab_shard();
         let cols = self.buffers[x.0 as usize].cols;
         let index = self.io.picked.expect("generation picks rows");
-        let rows = self.buffer("picked_hidden", DType::F32, picked, cols, Axis::Picked, Kind::Graph);
+        let rows =
+            self.buffer("picked_hidden", DType::F32, picked, cols, Axis::Picked, Kind::Graph);
         self.emit(PickRows { x, index, out: rows });
-        let logits = self.buffer("logits", DType::F32, picked, shard.rows, Axis::Picked, Kind::Input);
+        let logits =
+            self.buffer("logits", DType::F32, picked, shard.rows, Axis::Picked, Kind::Input);
         let weight = self.param(self.graph.head.expect("a graph has a head"));
         self.emit(MatMul {
             label: "logits".into(),
@@ -89,7 +91,7 @@ impl Lowering<'_> {
         let stats = self.tokens_buffer("head_stats", 3);
         self.emit(LogProbStats { x, weight, targets, stats, shard, chunk });
         let outs: Vec<BufferId> =
-            (0..tp).map(|r| self.tokens_buffer(&format!("head_stats.{r}"), 3)).collect();
+            (0..tp).map(|r| self.tokens_buffer(format!("head_stats.{r}"), 3)).collect();
         let kind = CollectiveKind::Collect { outs: outs.clone() };
         self.emit(Collective { group: Group::Tensor, kind, x: stats, out: stats });
         let lse = self.tokens_buffer("lse", 1);
@@ -101,7 +103,7 @@ impl Lowering<'_> {
     /// Gradients of the head's input and, when trained, of its weight, unless the forward pass has made them.
     pub(super) fn backward_head(&mut self) {
         let hidden = self.graph.hidden.expect("a graph has a final value");
-        if self.grads.contains_key(&hidden) {
+        if self.grads.contains_key(hidden) {
             return;
         }
         let head = self.graph.head.expect("a graph has a head");

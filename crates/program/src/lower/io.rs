@@ -57,19 +57,32 @@ impl Lowering<'_> {
                 self.io.targets = Some(vector(self, "targets", DType::U32));
                 self.io.coef = Some(vector(self, "coef", DType::F32));
                 self.io.all_ids = self.of_all_tokens("all_ids", self.io.ids, DType::U32);
-                self.io.all_targets = self.of_all_tokens("all_targets", self.io.targets, DType::U32);
+                self.io.all_targets =
+                    self.of_all_tokens("all_targets", self.io.targets, DType::U32);
                 self.io.all_coef = self.of_all_tokens("all_coef", self.io.coef, DType::F32);
                 self.io.all_segments = if cp == 1 {
                     self.io.segments
                 } else {
-                    Some(self.buffer("all_segments", DType::U32, segments, 4, Axis::AllSegments, Kind::Input))
+                    Some(self.buffer(
+                        "all_segments",
+                        DType::U32,
+                        segments,
+                        4,
+                        Axis::AllSegments,
+                        Kind::Input,
+                    ))
                 };
             }
         }
     }
 
     /// The same input for the tokens of every context rank: the very buffer when there is one rank.
-    fn of_all_tokens(&mut self, name: &str, mine: Option<BufferId>, dtype: DType) -> Option<BufferId> {
+    fn of_all_tokens(
+        &mut self,
+        name: &str,
+        mine: Option<BufferId>,
+        dtype: DType,
+    ) -> Option<BufferId> {
         if self.store.topology.cp == 1 {
             return mine;
         }

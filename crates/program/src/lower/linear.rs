@@ -2,7 +2,7 @@
 
 use super::Lowering;
 use crate::buffer::BufferId;
-use crate::graph::{Projection, Split, ValueId};
+use crate::graph::{Lora, Projection, Split, ValueId};
 use crate::ops::*;
 use std::ops::Range;
 
@@ -22,8 +22,8 @@ impl Lowering<'_> {
         let info = self.graph.param_info(p.weight);
         let (tp, rank) = (self.store.topology.tp, self.store.rank.tp);
         let mut share = Share {
-            out_leaves: vec![0..info.padded_rows],
-            in_leaves: vec![0..info.cols],
+            out_leaves: std::iter::once(0..info.padded_rows).collect(),
+            in_leaves: std::iter::once(0..info.cols).collect(),
             out_total: 1,
             in_total: 1,
         };
@@ -43,56 +43,69 @@ impl Lowering<'_> {
 
     fn label(&self, p: &Projection, what: &str) -> String {
         let name = &self.graph.value_info(p.out).name;
-        if what.is_empty() { name.clone() } else { format!("{name} {what}") }
+        if what.is_empty() { name.to_string() } else { format!("{name} {what}") }
     }
 
-    /// Emits those outputs of the node that are not there.
-    pub(super) fn forward_linear(&mut self, x: ValueId, projections: &[Projection]) {
+    /// Emits the node's projections, or only what makes the `wanted` output or inner LoRA activation.
+    pub(super) fn forward_linear(
+        &mut self,
+        x: ValueId,
+        projections: &[Projection],
+        wanted: Option<ValueId>,
+    ) {
         let x = self.need(x);
         for p in projections {
-            let share = self.share(p);
-            if let Some(lora) = &p.lora
-                && !self.current.contains_key(&lora.h)
-            {
-                let (a, h) = (self.param(lora.a), self.define(lora.h));
-                let product = MatMul {
-                    label: self.label(p, "lora A"),
-                    out: h,
-                    leaves: leaves_over_inputs(&share.in_leaves, x, a),
-                    tail: vec![],
-                    alpha: lora.scale,
-                    init: Init::Zero,
-                };
-                self.sum_if_shared(product, share.in_total);
-            }
-            if self.current.contains_key(&p.out) || self.consumed_in_place(p.out) {
+            let inner = p.lora.as_ref().map(|lora| lora.h);
+            if wanted.is_some_and(|w| w != p.out && Some(w) != inner) {
                 continue;
             }
-            let weight = self.param(p.weight);
-            let tail = match &p.lora {
-                None => vec![],
-                Some(lora) => vec![Term {
-                    a: Operand::whole(self.current[&lora.h]),
-                    b: Operand::whole(self.param(lora.b)),
-                }],
-            };
-            let init = p.bias.map_or(Init::Zero, |b| Init::Bias(self.param(b)));
-            let out = self.define(p.out);
-            let product = MatMul {
-                label: self.label(p, ""),
-                out,
-                leaves: leaves_over_inputs(&share.in_leaves, x, weight),
-                tail,
-                alpha: 1.0,
-                init,
-            };
-            self.sum_if_shared(product, share.in_total);
+            let share = self.share(p);
+            if let Some(lora) = &p.lora
+                && !self.current.contains_key(lora.h)
+            {
+                self.lora_inner(x, p, lora, &share);
+            }
+            if wanted.is_none_or(|w| w == p.out) {
+                self.projection(x, p, &share);
+            }
         }
     }
 
-    /// Whether a value's buffer was taken over by its rotation, which is there: then the value itself is not wanted.
-    fn consumed_in_place(&self, value: ValueId) -> bool {
-        self.rotations.get(&value).is_some_and(|out| self.current.contains_key(out))
+    /// `h = scale · x·Aᵀ`.
+    fn lora_inner(&mut self, x: BufferId, p: &Projection, lora: &Lora, share: &Share) {
+        let (a, h) = (self.param(lora.a), self.define(lora.h));
+        let product = MatMul {
+            label: self.label(p, "lora A"),
+            out: h,
+            leaves: leaves_over_inputs(&share.in_leaves, x, a),
+            tail: vec![],
+            alpha: lora.scale,
+            init: Init::Zero,
+        };
+        self.sum_if_shared(product, share.in_total);
+    }
+
+    /// `y = x·Wᵀ + h·Bᵀ + bias`.
+    fn projection(&mut self, x: BufferId, p: &Projection, share: &Share) {
+        let weight = self.param(p.weight);
+        let tail = match &p.lora {
+            None => vec![],
+            Some(lora) => vec![Term {
+                a: Operand::whole(self.current[lora.h]),
+                b: Operand::whole(self.param(lora.b)),
+            }],
+        };
+        let init = p.bias.map_or(Init::Zero, |b| Init::Bias(self.param(b)));
+        let out = self.define(p.out);
+        let product = MatMul {
+            label: self.label(p, ""),
+            out,
+            leaves: leaves_over_inputs(&share.in_leaves, x, weight),
+            tail,
+            alpha: 1.0,
+            init,
+        };
+        self.sum_if_shared(product, share.in_total);
     }
 
     fn sum_if_shared(&mut self, product: MatMul, total: usize) {
@@ -107,7 +120,11 @@ impl Lowering<'_> {
     pub(super) fn backward_linear(&mut self, x: ValueId, projections: &[Projection]) {
         let mut dhs = Vec::new();
         for p in projections {
-            let dy = self.grads[&p.out];
+            // Nothing is trained at or before a frozen projection of the first adapted layer: no gradient reaches it.
+            if !self.needs_grad[p.out.0 as usize] {
+                continue;
+            }
+            let dy = self.grads[p.out];
             let dh = self.lora_grads(x, p, dy);
             if let Some(dh) = dh {
                 dhs.push(Term { a: Operand::whole(dh.0), b: Operand::transposed(dh.1) });
@@ -138,7 +155,7 @@ impl Lowering<'_> {
                     .map(|(p, share)| {
                         let range = share.out_leaves[leaf].clone();
                         Term {
-                            a: Operand::whole(self.grads[&p.out]).with_cols(range.clone()),
+                            a: Operand::whole(self.grads[p.out]).with_cols(range.clone()),
                             b: Operand::transposed(self.param(p.weight)).with_rows(range),
                         }
                     })
@@ -152,7 +169,12 @@ impl Lowering<'_> {
     }
 
     /// Gradients of A and B; returns the inner gradient with A, for the input's gradient.
-    fn lora_grads(&mut self, x: ValueId, p: &Projection, dy: BufferId) -> Option<(BufferId, BufferId)> {
+    fn lora_grads(
+        &mut self,
+        x: ValueId,
+        p: &Projection,
+        dy: BufferId,
+    ) -> Option<(BufferId, BufferId)> {
         let lora = p.lora.as_ref()?;
         let (a, b) = (self.param(lora.a), self.param(lora.b));
         let h = self.need(lora.h);
@@ -162,7 +184,7 @@ impl Lowering<'_> {
         let share = self.share(p);
         let cols = self.local_cols(lora.h);
         let name = format!("{}.grad", self.graph.value_info(lora.h).name);
-        let dh = self.tokens_buffer(&name, cols);
+        let dh = self.tokens_buffer(name, cols);
         let leaves = share
             .out_leaves
             .iter()

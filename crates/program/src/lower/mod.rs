@@ -6,6 +6,7 @@
 
 mod attention;
 mod backward;
+mod by_value;
 mod head;
 mod io;
 mod linear;
@@ -20,7 +21,8 @@ use crate::graph::{Graph, Node, ParamId, ValueId};
 use crate::op::Op;
 use crate::ops::*;
 use crate::store::Store;
-use std::collections::HashMap;
+use by_value::ByValue;
+use std::sync::Arc;
 
 /// What a program does.
 #[derive(Clone, Debug, PartialEq)]
@@ -119,15 +121,13 @@ pub(crate) struct Lowering<'a> {
     layer: Option<usize>,
     io: Io,
     /// The buffer that holds each value now.
-    current: HashMap<ValueId, BufferId>,
+    current: ByValue<BufferId>,
     /// The gradient of each value, while it is being built.
-    grads: HashMap<ValueId, BufferId>,
+    grads: ByValue<BufferId>,
     /// The node that makes each value.
-    producers: HashMap<ValueId, usize>,
+    producers: ByValue<usize>,
     /// The nodes that read each value.
     consumers: Vec<Vec<usize>>,
-    /// The rotation that takes over each value's buffer.
-    rotations: HashMap<ValueId, ValueId>,
     /// Whether a gradient must reach each value.
     needs_grad: Vec<bool>,
     rope_table: Option<BufferId>,
@@ -135,7 +135,6 @@ pub(crate) struct Lowering<'a> {
     head_lse: Option<BufferId>,
     /// Parameters whose gradient has been written.
     param_grads: Vec<bool>,
-    names: HashMap<String, usize>,
 }
 
 impl<'a> Lowering<'a> {
@@ -144,15 +143,11 @@ impl<'a> Lowering<'a> {
             options.keep.is_empty() || options.keep.len() == graph.values.len(),
             "a keep set has one entry a value"
         );
-        let mut producers = HashMap::new();
+        let mut producers = ByValue::new(graph);
         let mut consumers = vec![Vec::new(); graph.values.len()];
-        let mut rotations = HashMap::new();
         for (i, node) in graph.nodes.iter().enumerate() {
             for input in node.inputs() {
                 consumers[input.0 as usize].push(i);
-            }
-            if let Node::Rope { x, out, .. } = node {
-                rotations.insert(*x, *out);
             }
             for out in node.outputs() {
                 producers.insert(out, i);
@@ -167,16 +162,14 @@ impl<'a> Lowering<'a> {
             op_layers: Vec::new(),
             layer: None,
             io: Io::default(),
-            current: HashMap::new(),
-            grads: HashMap::new(),
+            current: ByValue::new(graph),
+            grads: ByValue::new(graph),
             producers,
             consumers,
-            rotations,
             needs_grad: needs_grad(graph),
             rope_table: None,
             head_lse: None,
             param_grads: vec![false; graph.params.len()],
-            names: HashMap::new(),
         };
         lowering.make_inputs();
         lowering
@@ -187,12 +180,17 @@ impl<'a> Lowering<'a> {
         self.op_layers.push(self.layer);
     }
 
-    /// Adds a buffer of the program. Names repeat in recomputation; later ones carry a number.
-    fn buffer(&mut self, name: &str, dtype: DType, rows: usize, cols: usize, axis: Axis, kind: Kind) -> BufferId {
-        let count = self.names.entry(name.to_string()).or_insert(0);
-        *count += 1;
-        let name = if *count == 1 { name.to_string() } else { format!("{name}#{count}") };
-        self.buffers.push(Buffer { name, dtype, rows, cols, axis, kind });
+    /// Adds a buffer of the program.
+    fn buffer(
+        &mut self,
+        name: impl Into<Arc<str>>,
+        dtype: DType,
+        rows: usize,
+        cols: usize,
+        axis: Axis,
+        kind: Kind,
+    ) -> BufferId {
+        self.buffers.push(Buffer { name: name.into(), dtype, rows, cols, axis, kind });
         BufferId(self.buffers.len() as u32 - 1)
     }
 
@@ -212,7 +210,7 @@ impl<'a> Lowering<'a> {
     }
 
     /// A graph buffer of this rank's tokens.
-    fn tokens_buffer(&mut self, name: &str, cols: usize) -> BufferId {
+    fn tokens_buffer(&mut self, name: impl Into<Arc<str>>, cols: usize) -> BufferId {
         self.buffer(name, DType::F32, self.local_tokens(), cols, Axis::Tokens, Kind::Graph)
     }
 
@@ -229,7 +227,7 @@ impl<'a> Lowering<'a> {
     fn define(&mut self, value: ValueId) -> BufferId {
         let cols = self.local_cols(value);
         let name = self.graph.value_info(value).name.clone();
-        let buffer = self.tokens_buffer(&name, cols);
+        let buffer = self.tokens_buffer(name, cols);
         self.current.insert(value, buffer);
         buffer
     }
@@ -244,7 +242,7 @@ impl<'a> Lowering<'a> {
 
     fn forward(&mut self) {
         for index in 0..self.graph.nodes.len() {
-            self.forward_node(index);
+            self.forward_node(index, None);
         }
         self.layer = None;
         self.forward_head();
@@ -254,22 +252,22 @@ impl<'a> Lowering<'a> {
     fn forget(&mut self) {
         let keep = &self.options.keep;
         if !keep.is_empty() {
-            self.current.retain(|value, _| keep[value.0 as usize]);
+            self.current.retain(|value| keep[value]);
         }
     }
 
     /// The buffer of a value, computed again if it was dropped.
     fn need(&mut self, value: ValueId) -> BufferId {
-        if let Some(&buffer) = self.current.get(&value) {
+        if let Some(&buffer) = self.current.get(value) {
             return buffer;
         }
-        let node = self.producers[&value];
-        self.forward_node(node);
-        self.current[&value]
+        let node = self.producers[value];
+        self.forward_node(node, Some(value));
+        self.current[value]
     }
 
-    /// Emits a node's outputs that are not there.
-    fn forward_node(&mut self, index: usize) {
+    /// Emits a node's outputs, or only what `wanted` takes.
+    fn forward_node(&mut self, index: usize, wanted: Option<ValueId>) {
         let graph = self.graph;
         let node = &graph.nodes[index];
         let outer = self.layer;
@@ -282,12 +280,12 @@ impl<'a> Lowering<'a> {
                 let weight = self.param(*weight);
                 self.emit(Norm { x, weight, out, group: *group, eps: *eps, plus_one: *plus_one });
             }
-            Node::Linear { x, projections } => self.forward_linear(*x, projections),
+            Node::Linear { x, projections } => self.forward_linear(*x, projections, wanted),
             Node::Rope { x, out, head_dim } => {
                 let buffer = self.need(*x);
                 let table = self.rope_table();
                 self.emit(Rope { x: buffer, table, head_dim: *head_dim, inverse: false });
-                self.current.remove(x);
+                self.current.remove(*x);
                 self.current.insert(*out, buffer);
             }
             Node::Attention { .. } => self.forward_attention(node),

@@ -62,7 +62,9 @@ pub fn accumulate(store: &Store, index: usize, total: usize) -> Program {
     let mut ops = Vec::new();
     for state in states(store) {
         for i in 0..merges {
-            ops.push(Add { a: state.partials[depth - 1 - i], b: state.grad, out: state.grad }.into());
+            ops.push(
+                Add { a: state.partials[depth - 1 - i], b: state.grad, out: state.grad }.into(),
+            );
         }
         if index + 1 < total {
             ops.push(Copy { x: state.grad, out: state.partials[depth - merges] }.into());

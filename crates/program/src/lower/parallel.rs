@@ -13,13 +13,14 @@ impl Lowering<'_> {
         if self.store.topology.cp == 1 {
             return x;
         }
-        let (name, cols) = (format!("{}.all", self.buffers[x.0 as usize].name), self.buffers[x.0 as usize].cols);
-        let out = self.all_tokens_buffer(&name, cols);
+        let (name, cols) =
+            (format!("{}.all", self.buffers[x.0 as usize].name), self.buffers[x.0 as usize].cols);
+        let out = self.all_tokens_buffer(name, cols);
         self.emit(Collective { group: Group::Context, kind: CollectiveKind::GatherTokens, x, out });
         out
     }
 
-    pub(super) fn all_tokens_buffer(&mut self, name: &str, cols: usize) -> BufferId {
+    pub(super) fn all_tokens_buffer(&mut self, name: String, cols: usize) -> BufferId {
         let rows = self.all_tokens();
         self.buffer(name, DType::F32, rows, cols, Axis::AllTokens, Kind::Graph)
     }
@@ -39,7 +40,7 @@ impl Lowering<'_> {
         let ranges: Vec<Range<usize>> = (0..cp).map(|r| owned(cols, cp, r)).collect();
         let mine = ranges[rank].clone();
         let a = self.gather_tokens(a);
-        let slice_in = self.all_tokens_buffer(&format!("{label}.columns"), mine.len());
+        let slice_in = self.all_tokens_buffer(format!("{label}.columns"), mine.len());
         self.emit(Collective {
             group: Group::Context,
             kind: CollectiveKind::ExchangeColumns { ranges: ranges.clone() },
@@ -47,7 +48,7 @@ impl Lowering<'_> {
             out: slice_in,
         });
         let slice = self.buffer(
-            &format!("{label}.slice"),
+            format!("{label}.slice"),
             DType::F32,
             rows,
             mine.len(),
@@ -91,7 +92,7 @@ impl Lowering<'_> {
         let shape = &self.buffers[out.0 as usize];
         let (rows, cols, axis) = (shape.rows, shape.cols, shape.axis);
         let partial =
-            self.buffer(&format!("{label}.partial"), DType::F32, rows, cols, axis, Kind::Graph);
+            self.buffer(format!("{label}.partial"), DType::F32, rows, cols, axis, Kind::Graph);
         self.emit(MatMul {
             label: label.clone(),
             out: partial,
@@ -103,7 +104,7 @@ impl Lowering<'_> {
         // out = init + (tree + tail): with a tail, the sum must exist before init is added.
         let staged = !tail.is_empty() && init != Init::Zero;
         let sum = if staged {
-            self.buffer(&format!("{label}.sum"), DType::F32, rows, cols, axis, Kind::Graph)
+            self.buffer(format!("{label}.sum"), DType::F32, rows, cols, axis, Kind::Graph)
         } else {
             out
         };
@@ -147,7 +148,7 @@ impl Lowering<'_> {
                 bounds.push(cut.len());
                 bounds
             }
-            _ => vec![0, info.padded_rows],
+            _ => panic!("{}: a vocabulary is shared by rows", info.name),
         }
     }
 }

@@ -3,8 +3,8 @@
 //! Each operation states its shapes, its order of summation, what it reads and writes, and what it costs.
 //! Backward rules are in [`crate::lower`], beside the forward emission of each node.
 
-mod add;
 mod adamw;
+mod add;
 mod attention;
 mod cache;
 mod collective;

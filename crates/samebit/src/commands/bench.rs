@@ -7,8 +7,8 @@ use crate::model::{self, Source};
 use crate::output::{self, Table, thousands};
 use anyhow::{Result, bail};
 use engine::{
-    Advance, AdapterSource, Blueprint, Engine, Fitter, GenerateShape, Hyper, Job, MicroBatch, Profile,
-    Sequence, TrainShape,
+    AdapterSource, Advance, Blueprint, Engine, Fitter, GenerateShape, Hyper, Job, MicroBatch,
+    Profile, Sequence, TrainShape,
 };
 use families::{BuildOptions, Train};
 use program::keep::{Keep, Level};
@@ -16,6 +16,7 @@ use program::ledger::Bytes;
 use program::{Rank, Topology};
 use serde::Serialize;
 use std::time::Instant;
+use train::Facts;
 
 /// Arguments of `samebit bench`.
 #[derive(clap::Args)]
@@ -76,9 +77,15 @@ struct Rates {
     kernels: Option<Profile>,
 }
 
+/// Most steps, sequences, and tokens of one.
+const MOST: usize = 1 << 20;
+
 pub(crate) fn run(args: Args) -> Result<()> {
-    if args.steps == 0 || args.batch == 0 || args.sequence == 0 {
-        bail!("--steps, --batch and --sequence are at least 1");
+    let counts = [("--steps", args.steps), ("--batch", args.batch), ("--sequence", args.sequence)];
+    for (name, count) in counts {
+        if count == 0 || count > MOST {
+            bail!("{name} {count}: must be between 1 and {MOST}");
+        }
     }
     let device = Device::new(&args.compute)?;
     let report = match args.what {
@@ -92,8 +99,9 @@ fn train(args: &Args, device: &Device) -> Result<Rates> {
     let model = model::open(&args.model, &args.source, args.json)?;
     let config = model.checkpoint.config();
     let train = args.adapt.train()?;
+    let stored_as_bf16 = Facts::of(&model.checkpoint).stored_as_bf16;
     let options = BuildOptions {
-        weights: shared::weights(args.memory.weights, config.dtype),
+        weights: shared::weights(args.memory.weights, stored_as_bf16, &train),
         train: train.clone(),
         ..BuildOptions::default()
     };
@@ -116,7 +124,7 @@ fn train(args: &Args, device: &Device) -> Result<Rates> {
     job.train = Some(shape(keep));
     let blueprint = Blueprint::new(&graph, Topology::single(), Rank::FIRST, job, &workspace);
     let before = device::resident_bytes().unwrap_or(0);
-    let mut engine = Engine::new(graph, blueprint, device.executor()?);
+    let mut engine = Engine::new(graph, blueprint, device.executor()?)?;
     infer::load(&mut engine, &model, args.json)?;
     if matches!(train, Train::Lora(_)) {
         engine.load_adapter(&AdapterSource::Fresh { seed: 0 })?;
@@ -138,14 +146,8 @@ fn train(args: &Args, device: &Device) -> Result<Rates> {
     Ok(rates(device, &engine, before, Some(keep), Some(rate), None))
 }
 
-const HYPER: Hyper = Hyper {
-    lr: 1e-4,
-    beta1: 0.9,
-    beta2: 0.999,
-    eps: 1e-8,
-    weight_decay: 0.01,
-    max_grad_norm: 1.0,
-};
+const HYPER: Hyper =
+    Hyper { lr: 1e-4, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01, max_grad_norm: 1.0 };
 
 fn generate(args: &Args, device: &Device) -> Result<Rates> {
     let model = model::open(&args.model, &args.source, args.json)?;

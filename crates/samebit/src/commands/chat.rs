@@ -6,10 +6,11 @@ use crate::completion::{Decoding, complete};
 use crate::device::{Compute, Device};
 use crate::infer::{self, Setup};
 use crate::model::{self, Source};
-use anyhow::{Context, Result};
+use crate::output;
+use anyhow::{Context, Result, bail};
 use engine::{GenerateShape, Job};
 use serde_json::{Map, Value, json};
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, IsTerminal};
 use std::path::PathBuf;
 
 /// Arguments of `samebit chat`.
@@ -41,14 +42,15 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let device = Device::new(&args.compute)?;
     let tokenizer = model.tokenizer()?;
     let template = model.template()?;
+    args.decoding.check()?;
+    if args.context == 0 {
+        bail!("--context 0: a conversation has tokens");
+    }
     let context = args.context.min(model.checkpoint.config().max_position_embeddings);
     let shape = GenerateShape { sequences: 1, length: context, prefill: PREFILL.min(context) };
-    let setup = Setup {
-        adapter: args.adapter.as_deref(),
-        memory: &args.memory,
-        quiet: false,
-    };
-    let mut engine = infer::engine(&model, &device, Job { generate: Some(shape), ..Job::default() }, &setup)?;
+    let setup = Setup { adapter: args.adapter.as_deref(), memory: &args.memory, quiet: false };
+    let mut engine =
+        infer::engine(&model, &device, Job { generate: Some(shape), ..Job::default() }, &setup)?;
     let ends = model.stops(&tokenizer);
     let mut messages: Vec<Value> =
         args.system.iter().map(|s| json!({"role": "system", "content": s})).collect();
@@ -66,23 +68,19 @@ pub(crate) fn run(args: Args) -> Result<()> {
         messages.push(json!({"role": "user", "content": line}));
         let text = template.render(&messages, None, true, &Map::new())?;
         let ids = tokenizer.encode(&text, false)?;
+        if ids.is_empty() || ids.len() >= context {
+            bail!(
+                "the conversation has {} tokens now and --context is {context}: raise it, or start again",
+                ids.len()
+            );
+        }
         // The template may rewrite what it said before: only the common beginning is reused, and at least one token runs.
         let same = ids.iter().zip(&cached).take_while(|(a, b)| a == b).count();
         let past = same.min(ids.len() - 1);
-        let mut emit = |piece: &str| {
-            print!("{piece}");
-            let _ = std::io::stdout().flush();
-        };
-        let completion = complete(
-            &mut engine,
-            &tokenizer,
-            &ids[past..],
-            past,
-            &ends,
-            &args.decoding,
-            &mut emit,
-        )?;
-        writeln!(std::io::stdout())?;
+        let mut emit = |piece: &str| output::print(piece);
+        let completion =
+            complete(&mut engine, &tokenizer, &ids, past, &ends, &args.decoding, &mut emit)?;
+        output::print("\n")?;
         cached = ids;
         // The last chosen token never ran.
         let ran = completion.ids.len().saturating_sub(1);

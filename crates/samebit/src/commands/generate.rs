@@ -10,7 +10,6 @@ use anyhow::{Result, bail};
 use engine::{GenerateShape, Job};
 use serde::Serialize;
 use serde_json::{Map, json};
-use std::io::Write;
 use std::path::PathBuf;
 
 /// Arguments of `samebit generate`.
@@ -75,28 +74,28 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if prompt.is_empty() {
         bail!("the prompt has no tokens");
     }
-    let length = prompt.len() + args.decoding.max_tokens;
+    let context = model.checkpoint.config().max_position_embeddings;
+    if prompt.len() >= context {
+        bail!(
+            "the prompt has {} tokens and the model's context is {context}: shorten it",
+            prompt.len()
+        );
+    }
+    let length = prompt.len().saturating_add(args.decoding.max_tokens).min(context);
+    args.decoding.check()?;
     let shape = GenerateShape { sequences: 1, length, prefill: PREFILL.min(prompt.len()) };
-    let setup = Setup {
-        adapter: args.adapter.as_deref(),
-        memory: &args.memory,
-        quiet: args.json,
-    };
-    let mut engine = infer::engine(&model, &device, Job { generate: Some(shape), ..Job::default() }, &setup)?;
+    let setup = Setup { adapter: args.adapter.as_deref(), memory: &args.memory, quiet: args.json };
+    let mut engine =
+        infer::engine(&model, &device, Job { generate: Some(shape), ..Job::default() }, &setup)?;
     let ends = model.stops(&tokenizer);
     let quiet = args.json;
     let mut emit = |piece: &str| {
-        if !quiet {
-            print!("{piece}");
-            // A closed pipe is noticed at the end, by the newline.
-            let _ = std::io::stdout().flush();
-        }
+        if quiet { Ok(()) } else { output::print(piece) }
     };
     let completion =
         complete(&mut engine, &tokenizer, &prompt, 0, &ends, &args.decoding, &mut emit)?;
     if !args.json {
-        writeln!(std::io::stdout())?;
-        return Ok(());
+        return output::print("\n");
     }
     let decoded = completion.ids.len().saturating_sub(1) as f64;
     let report = Generated {

@@ -2,6 +2,7 @@
 
 use crate::infer;
 use crate::model::{self, Model, Source};
+use crate::output;
 use crate::progress;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -59,8 +60,11 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let model = model::open(&args.model, &args.source, args.quiet)?;
     let adapter = infer::open_adapter(&args.adapter)?;
     merge(&model, &adapter, &args.out, args.dtype, args.quiet)?;
-    println!("merged {} modules into {}", adapter.modules().len(), args.out.display());
-    Ok(())
+    output::print(&format!(
+        "merged {} modules into {}\n",
+        adapter.modules().len(),
+        args.out.display()
+    ))
 }
 
 fn merge(

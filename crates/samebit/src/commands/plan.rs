@@ -3,8 +3,8 @@
 use crate::commands::shared::{self, Adapt, Memory};
 use crate::device::{Compute, Device};
 use crate::model::{self, Source};
-use crate::plan::{Request, plan, render};
 use crate::output;
+use crate::plan::{Request, plan, render};
 use anyhow::{Result, bail};
 use program::Topology;
 
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     #[arg(long)]
     gflops: Option<f64>,
     /// Print the program of the training step, one line an operation
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     ops: bool,
     /// Without the table over micro-batches and sequence lengths
     #[arg(long)]
@@ -56,12 +56,22 @@ pub(crate) struct Args {
     source: Source,
 }
 
+/// Most sequences, tokens of one, and micro-batches of a step that a plan takes.
+const MOST: usize = 1 << 20;
+
 pub(crate) fn run(args: Args) -> Result<()> {
-    let (config, identity) = model::config(&args.model, &args.source, args.json)?;
+    let (config, stored_as_bf16, identity) = model::config(&args.model, &args.source, args.json)?;
     let topology = Topology { tp: args.tp, cp: args.cp, dp: 1, width: args.width };
     topology.check()?;
-    if args.micro_batch == 0 || args.sequence == 0 || args.accumulation == 0 {
-        bail!("--micro-batch, --sequence and --accumulation are at least 1");
+    let counts = [
+        ("--micro-batch", args.micro_batch),
+        ("--sequence", args.sequence),
+        ("--accumulation", args.accumulation),
+    ];
+    for (name, count) in counts {
+        if count == 0 || count > MOST {
+            bail!("{name} {count}: must be between 1 and {MOST}");
+        }
     }
     if args.sequence > config.max_position_embeddings {
         bail!(
@@ -74,9 +84,10 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if let Some(gflops) = args.gflops {
         device.set_gflops(gflops)?;
     }
+    let train = args.adapt.train()?;
     let request = Request {
-        train: args.adapt.train()?,
-        weights: shared::weights(args.memory.weights, config.dtype),
+        train: train.clone(),
+        weights: shared::weights(args.memory.weights, stored_as_bf16, &train),
         topology,
         micro_batch: args.micro_batch,
         sequence: args.sequence,
@@ -87,8 +98,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     };
     let (report, program) = plan(&config, &identity, &request, &device)?;
     if args.ops {
-        print!("{}", program::listing::listing(&program));
-        return Ok(());
+        return output::print(&program::listing::listing(&program));
     }
     output::report(args.json, &report, render)
 }

@@ -1,16 +1,23 @@
 //! `samebit quickstart`: the main job in one command, on a shipped task.
 
+use crate::device;
 use crate::evaluate::{self, Answer, Item};
 use crate::model::{self, Source};
-use crate::output::{Table, duration, thousands};
+use crate::output::{self, Table, duration, thousands};
 use crate::tuning::{self, Bar, MemoryReport, Tuning};
-use crate::device;
 use anyhow::{Context, Result, bail};
 use engine::{GenerateShape, Job};
 use program::ledger::Bytes;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use train::{Outcome, Profile, Requested, Run, ScheduleKind, Settings, Size};
+
+/// Prints a line.
+macro_rules! say {
+    ($($words:tt)*) => {
+        output::print(&format!("{}\n", format_args!($($words)*)))?
+    };
+}
 
 /// Arguments of `samebit quickstart`.
 #[derive(clap::Args)]
@@ -44,8 +51,8 @@ const TUNED_AT_LEAST: f64 = 0.9;
 pub(crate) fn run(args: Args) -> Result<()> {
     let start = Instant::now();
     let out = args.out.clone().map_or_else(free_folder, Ok)?;
-    println!("The task: turn plain requests into a house command language (600 samples, 64 held out).");
-    println!("The model: SmolLM2-135M-Instruct, from {MODEL}.\n");
+    say!("The task: turn plain requests into a house command language (600 samples, 64 held out).");
+    say!("The model: SmolLM2-135M-Instruct, from {MODEL}.\n");
     let model = model::open(MODEL, &args.source, false)?;
     let tokenizer = model.tokenizer()?;
     let items = evaluate::items(HELD_OUT, &tokenizer, &model.template()?)?;
@@ -63,9 +70,15 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let mut engine = tuning.engine(false)?;
     let ends = tuning.model.stops(&tokenizer);
     // LoRA matrices are zero until the run begins, so this is the base.
-    let base =
-        evaluate::answers(&mut engine, &items, &tokenizer, &ends, ANSWER_TOKENS, "asking the base")?;
-    println!("base:  {} of {} held-out requests exact", exact(&base), base.len());
+    let base = evaluate::answers(
+        &mut engine,
+        &items,
+        &tokenizer,
+        &ends,
+        ANSWER_TOKENS,
+        "asking the base",
+    )?;
+    say!("base:  {} of {} held-out requests exact", exact(&base), base.len());
     let mut bar = Bar::new(false)?;
     let mut run = Run {
         engine: &mut engine,
@@ -81,15 +94,21 @@ pub(crate) fn run(args: Args) -> Result<()> {
             bail!("stopped; the checkpoint is {}", checkpoint.display())
         }
     };
-    println!("train: {}", tuning::steps_text(&bar.steps));
-    let tuned =
-        evaluate::answers(&mut engine, &items, &tokenizer, &ends, ANSWER_TOKENS, "asking the tuned")?;
-    println!("tuned: {} of {} held-out requests exact\n", exact(&tuned), tuned.len());
-    print_examples(&items, &base, &tuned);
-    println!("{}", MemoryReport::of(&engine, before).text());
-    println!("adapter: {}", product.display());
-    println!("talk to it: samebit chat {MODEL} --adapter {}", product.display());
-    println!("\neverything took {}", duration(start.elapsed().as_secs_f64()));
+    say!("train: {}", tuning::steps_text(&bar.steps));
+    let tuned = evaluate::answers(
+        &mut engine,
+        &items,
+        &tokenizer,
+        &ends,
+        ANSWER_TOKENS,
+        "asking the tuned",
+    )?;
+    say!("tuned: {} of {} held-out requests exact\n", exact(&tuned), tuned.len());
+    print_examples(&items, &base, &tuned)?;
+    say!("{}", MemoryReport::of(&engine, before).text());
+    say!("adapter: {}", product.display());
+    say!("talk to it: samebit chat {MODEL} --adapter {}", product.display());
+    say!("\neverything took {}", duration(start.elapsed().as_secs_f64()));
     verdict(&base, &tuned)
 }
 
@@ -135,25 +154,26 @@ fn settings(args: &Args, out: &Path, data: PathBuf) -> Settings {
 }
 
 fn print_plan(tuning: &Tuning) -> Result<()> {
-    println!("{}", tuning.summary()?);
+    say!("{}", tuning.summary()?);
     let mut table = Table::new(&["planned memory", "", "bytes"]);
     for (kind, bytes) in tuning.blueprint.ledger.rows().filter(|r| r.1 > 0) {
         table.row([kind.name().into(), Bytes(bytes).to_string(), thousands(bytes)]);
     }
     let total = tuning.blueprint.ledger.total();
     table.row(["total".into(), Bytes(total).to_string(), thousands(total)]);
-    println!("{}", table.text());
+    say!("{}", table.text());
     Ok(())
 }
 
-fn print_examples(items: &[Item], base: &[Answer], tuned: &[Answer]) {
+fn print_examples(items: &[Item], base: &[Answer], tuned: &[Answer]) -> Result<()> {
     const EXAMPLES: usize = 3;
     for (base, tuned) in base.iter().zip(tuned).take(EXAMPLES.min(items.len())) {
         let first_line = base.said.lines().next().unwrap_or_default();
-        println!("asked: {}", tuned.question);
-        println!("base:  {first_line}");
-        println!("tuned: {}\n", tuned.said);
+        say!("asked: {}", tuned.question);
+        say!("base:  {first_line}");
+        say!("tuned: {}\n", tuned.said);
     }
+    Ok(())
 }
 
 fn free_folder() -> Result<PathBuf> {

@@ -72,12 +72,15 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if ids.len() < 2 || !scored.iter().any(|&s| s) {
         bail!("nothing to score: {} tokens, none after a first one", ids.len());
     }
+    let context = model.checkpoint.config().max_position_embeddings;
+    if ids.len() > context {
+        bail!(
+            "{} tokens to score and the model's context is {context}: score it in pieces",
+            ids.len()
+        );
+    }
     let job = Job { score: Some((ids.len(), 1)), ..Job::default() };
-    let setup = Setup {
-        adapter: args.adapter.as_deref(),
-        memory: &args.memory,
-        quiet: args.json,
-    };
+    let setup = Setup { adapter: args.adapter.as_deref(), memory: &args.memory, quiet: args.json };
     let mut engine = infer::engine(&model, &device, job, &setup)?;
     let batch = MicroBatch { sequences: vec![Sequence::next_tokens(&ids, &scored)] };
     let logp = engine.score(&batch)?;
@@ -106,6 +109,13 @@ pub(crate) fn run(args: Args) -> Result<()> {
 /// Ids, whether each is scored, and the tokenizer if one was needed.
 fn input(model: &model::Model, input: &Input) -> Result<(Vec<u32>, Vec<bool>, Option<Tokenizer>)> {
     if let Some(ids) = &input.ids {
+        let vocab = model.checkpoint.config().vocab_size;
+        if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab) {
+            bail!(
+                "--ids: {id} is outside the vocabulary of {vocab} words; give ids from 0 to {}",
+                vocab - 1
+            );
+        }
         return Ok((ids.clone(), vec![true; ids.len()], None));
     }
     let tokenizer = model.tokenizer()?;

@@ -2,22 +2,21 @@
 
 use anyhow::{Result, bail};
 use families::{LoraSpec, Train};
-use formats::Dtype;
 use program::DType;
 use train::{Size, WeightType};
 
-/// Storage type of weight matrices. `Auto` keeps a bf16 checkpoint in bf16 and everything else in f32, so that nothing
-/// is rounded.
-pub(crate) fn weights(requested: WeightType, checkpoint: Dtype) -> DType {
+/// Storage type of weight matrices. `Auto` keeps in bf16 what is stored in bf16 and everything else in f32, so that
+/// nothing is rounded; full training needs f32.
+pub(crate) fn weights(requested: WeightType, stored_as_bf16: bool, train: &Train) -> DType {
     match requested {
         WeightType::F32 => DType::F32,
         WeightType::Bf16 => DType::Bf16,
-        WeightType::Auto if checkpoint == Dtype::Bf16 => DType::Bf16,
+        WeightType::Auto if stored_as_bf16 && *train != Train::Full => DType::Bf16,
         WeightType::Auto => DType::F32,
     }
 }
 
-/// Memory, threads and number formats; part of every command that computes.
+/// Storage of weights and the lease; part of every command that computes.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Memory {
     /// Storage of weight matrices; auto keeps bf16 as it is and anything else in f32
@@ -44,7 +43,7 @@ pub(crate) struct Adapt {
     #[arg(long, value_delimiter = ',', value_name = "PATTERN,...")]
     pub(crate) targets: Option<Vec<String>>,
     /// Scale by alpha / √rank
-    #[arg(long)]
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", default_value_t = false)]
     pub(crate) rslora: bool,
 }
 

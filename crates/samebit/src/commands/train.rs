@@ -1,9 +1,9 @@
 //! `samebit train`: fine-tune a model.
 
+use crate::device;
 use crate::model::Source;
 use crate::output;
 use crate::tuning::{self, Bar, MemoryReport};
-use crate::device;
 use anyhow::Result;
 use engine::Job;
 use serde::Serialize;

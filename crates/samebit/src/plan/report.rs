@@ -8,9 +8,11 @@ use formats::ModelConfig;
 use program::cost::{self, Sequences};
 use program::keep::{Keep, Level};
 use program::ledger::Bytes;
-use program::{DType, Graph, Ledger, Program, Rank, Topology};
+use program::store::heaviest_rank;
+use program::{DType, Graph, Ledger, Program, Topology};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use train::default_sequences;
 
 /// What to plan.
 pub(crate) struct Request {
@@ -125,13 +127,14 @@ pub(crate) fn plan(
         ..Job::default()
     };
     let workspace = device.workspace();
-    let fitter = Fitter::new(graph, request.topology, Rank::FIRST, &job, &workspace);
+    let rank = heaviest_rank(graph, request.topology);
+    let fitter = Fitter::new(graph, request.topology, rank, &job, &workspace);
     let limit = request.lease.unwrap_or(usize::MAX);
     let Some(keep) = fitter.fastest(shape, limit) else {
         bail!(refusal(&fitter, shape, request, limit));
     };
-    let ledger = fitter.ledger(shape, keep);
     let program = fitter.program(shape, keep);
+    let ledger = fitter.ledger_of(&program);
     let table = if request.table { table(&fitter, request, device, limit) } else { Vec::new() };
     let report = PlanReport {
         model: model.into(),
@@ -159,27 +162,26 @@ pub(crate) fn plan(
 }
 
 fn step_shape(micro_batch: usize, sequence: usize) -> StepShape {
-    StepShape { tokens: micro_batch * sequence, segments: micro_batch, coef_known: true }
+    let tokens = micro_batch * sequence;
+    // Room for as many sequences as training makes, so that the plan is its plan.
+    let segments = micro_batch.max(default_sequences(tokens));
+    StepShape { tokens, segments, coef_known: true }
 }
 
 fn refusal(fitter: &Fitter<'_>, shape: StepShape, request: &Request, limit: usize) -> String {
     let least: Ledger = fitter.ledger(shape, Keep::uniform(Level::Input));
     let mut text = format!(
-        "{} × {} tokens does not fit: with every layer recomputed it needs {} and the lease is {} (",
+        "{} × {} tokens does not fit: with every layer recomputed it needs {} and the lease is {} ({least}",
         request.micro_batch,
         request.sequence,
         Bytes(least.total()),
         Bytes(limit)
     );
-    let rows: Vec<String> = least
-        .rows()
-        .filter(|r| r.1 > 0)
-        .map(|(kind, bytes)| format!("{} {}", kind.name(), Bytes(bytes)))
-        .collect();
-    text.push_str(&rows.join(", "));
     let largest = fitter.largest(request.sequence, true, limit);
     if largest.sequence == 0 {
-        text.push_str("). No sequence fits: raise --memory, store weights in bf16, or lower the rank");
+        text.push_str(
+            "). No sequence fits: raise --memory, store weights in bf16, or lower the rank",
+        );
     } else if largest.micro_batch == 0 {
         text.push_str(&format!(
             "). The longest sequence that fits is {} tokens, micro-batch 1",
@@ -228,7 +230,10 @@ fn replicated(config: &ModelConfig, topology: &Topology) -> Vec<String> {
     if kv >= topology.tp {
         return Vec::new();
     }
-    vec![format!("{kv} key/value heads over {} tensor ranks: some ranks hold the same heads", topology.tp)]
+    vec![format!(
+        "{kv} key/value heads over {} tensor ranks: some ranks hold the same heads",
+        topology.tp
+    )]
 }
 
 fn table(fitter: &Fitter<'_>, request: &Request, device: &Device, limit: usize) -> Vec<Cell> {
@@ -238,7 +243,7 @@ fn table(fitter: &Fitter<'_>, request: &Request, device: &Device, limit: usize) 
     for sequence in [request.sequence / 2, request.sequence, request.sequence * 2] {
         for micro_batch in [1, 2, 4, 8] {
             let shape = step_shape(micro_batch, sequence);
-            if sequence == 0 {
+            if sequence == 0 || sequence > fitter.max_positions() {
                 continue;
             }
             let keep = *found.entry(shape.tokens).or_insert_with(|| fitter.fastest(shape, limit));
@@ -249,7 +254,7 @@ fn table(fitter: &Fitter<'_>, request: &Request, device: &Device, limit: usize) 
                 micro_batch,
                 sequence,
                 keep: keep.map(|k| k.to_string()),
-                bytes: fitter.ledger(shape, used).total(),
+                bytes: fitter.ledger_of(&program).total(),
                 tokens_per_s: shape.tokens as f64 / seconds,
             });
         }
@@ -288,7 +293,9 @@ fn work(graph: &Graph, request: &Request, program: &Program, device: &Device) ->
     let step_tokens = micro_tokens * request.accumulation;
     let step_s = micro_s * request.accumulation as f64;
     let tokens_per_s = step_tokens as f64 / step_s;
-    let per_token = cost.flops / micro_tokens as f64;
+    // One rank's share of the work: ranks of a topology do equal parts of it.
+    let ranks = request.topology.ranks() as f64;
+    let per_token = cost.flops * ranks / micro_tokens as f64;
     Work {
         rule: if full { "6N" } else { "4N" },
         rule_flops_per_token: rule_flops,

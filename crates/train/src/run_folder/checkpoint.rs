@@ -38,7 +38,7 @@ fn trained(engine: &Engine<'_>) -> Vec<(ParamId, [String; 3])> {
     trained
         .map(|id| {
             let name = &engine.graph.param_info(id).name;
-            (id, [name.clone(), format!("{name}.m"), format!("{name}.v")])
+            (id, [name.to_string(), format!("{name}.m"), format!("{name}.v")])
         })
         .collect()
 }
@@ -76,13 +76,11 @@ fn tensors<'a>(engine: &'a Engine<'_>) -> Vec<OutputTensor<'a>> {
         let shape = [buffer.rows, buffer.cols];
         for (part, name) in names.into_iter().enumerate() {
             tensors.push(OutputTensor::new(name, Dtype::F32, shape, move |writer| {
-                let numbers = match (part, engine.read_moments(id)) {
-                    (0, _) => engine.read_param(id),
-                    (1, Some((m, _))) => m,
-                    (_, Some((_, v))) => v,
-                    (_, None) => return Err("the parameter has no moments".into()),
-                };
-                Ok(writer.write_all(bytemuck::cast_slice(&numbers))?)
+                let slot = engine.blueprint.store.slot(id);
+                let state = slot.state.as_ref().ok_or("the parameter has no moments")?;
+                let buffer = [slot.value, state.m, state.v][part];
+                engine.visit(buffer, |numbers| writer.write_all(bytemuck::cast_slice(numbers)))?;
+                Ok(())
             }));
         }
     }

@@ -42,6 +42,14 @@ pub enum RunError {
         /// The folder.
         path: PathBuf,
     },
+    /// Something else is in the folder.
+    #[error("{} is not empty (it holds `{name}`); choose another folder", path.display())]
+    NotEmpty {
+        /// The folder.
+        path: PathBuf,
+        /// One thing in it.
+        name: String,
+    },
     /// There is no run in the folder.
     #[error("{} holds no run (it has no {file}); start one", path.display())]
     NoRun {

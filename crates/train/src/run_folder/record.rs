@@ -16,7 +16,7 @@ use crate::settings::{Requested, Resolved};
 pub const RECORD_FILE: &str = "run.json";
 
 /// Settings that a resumed run may have otherwise: they change no bit of it.
-const FREE: [&str; 5] = ["out", "data", "save_every", "keep_checkpoints", "threads"];
+const FREE: [&str; 6] = ["out", "data", "save_every", "keep_checkpoints", "threads", "memory"];
 
 /// What makes a run this run: with the same identity it gives the same bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,6 +29,8 @@ pub struct Identity {
     pub weights: String,
     /// Hash of the programs.
     pub program: String,
+    /// Version of samebit: kernels may differ between versions.
+    pub version: String,
 }
 
 impl Identity {
@@ -49,7 +51,8 @@ impl Identity {
             .filter(|(key, _)| !FREE.contains(&key.as_str()))
             .map(|(key, chosen)| (key, value(chosen)))
             .collect();
-        Identity { settings, data, weights, program }
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        Identity { settings, data, weights, program, version }
     }
 
     /// What is otherwise in `now`.
@@ -74,6 +77,7 @@ impl Identity {
             ("the encoded data (hash)", &self.data, &now.data),
             ("the base weights (hash)", &self.weights, &now.weights),
             ("the program (hash)", &self.program, &now.program),
+            ("the version of samebit", &self.version, &now.version),
         ] {
             if was != is {
                 changes.push(change(what.to_owned(), was, is));
@@ -111,6 +115,12 @@ pub(crate) fn create(folder: &Path, record: &RunRecord) -> Result<(), RunError> 
     fs::create_dir_all(folder).map_err(io("create", folder))?;
     if folder.join(RECORD_FILE).exists() {
         return Err(RunError::RunExists { path: folder.to_owned() });
+    }
+    let mut entries = fs::read_dir(folder).map_err(io("read", folder))?;
+    if let Some(entry) = entries.next() {
+        let name = entry.map_err(io("read", folder))?.file_name();
+        let name = name.to_string_lossy().into_owned();
+        return Err(RunError::NotEmpty { path: folder.to_owned(), name });
     }
     let checkpoints = folder.join(super::CHECKPOINTS);
     fs::create_dir_all(&checkpoints).map_err(io("create", &checkpoints))?;

@@ -9,7 +9,7 @@ mod size;
 
 pub use error::SettingsError;
 pub use requested::{Requested, Source};
-pub use resolve::Facts;
+pub use resolve::{Facts, default_sequences};
 pub use resolved::{Chosen, Resolved};
 pub use size::Size;
 

@@ -16,6 +16,11 @@ const WARMUP_RATIO: f64 = 0.03;
 const MICRO_TOKENS: usize = 2048;
 /// A sequence needs a few words of tables in the plan, so there is room for many short ones.
 const TOKENS_A_SEQUENCE: usize = 16;
+
+/// Sequences that a micro-batch of so many tokens has room for, where nothing says otherwise.
+pub fn default_sequences(tokens: usize) -> usize {
+    tokens.div_ceil(TOKENS_A_SEQUENCE).max(1)
+}
 const SAVE_EVERY: usize = 100;
 const KEEP_CHECKPOINTS: usize = 2;
 
@@ -170,8 +175,10 @@ impl Requested {
 
     fn micro_sequences(&self, budget: usize) -> Chosen<usize> {
         self.or("micro_sequences", self.settings.micro_sequences, || {
-            let most = budget.div_ceil(TOKENS_A_SEQUENCE).max(1);
-            (most, format!("one for every {TOKENS_A_SEQUENCE} of micro_tokens"))
+            (
+                default_sequences(budget),
+                format!("one for every {TOKENS_A_SEQUENCE} of micro_tokens"),
+            )
         })
     }
 

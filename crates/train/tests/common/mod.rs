@@ -77,7 +77,7 @@ impl Fixture {
         let job = Job { train: Some(resolved.train_shape(keep)), ..Job::default() };
         let blueprint = Blueprint::new(&graph, Topology::single(), Rank::FIRST, job, &|_, _| 0);
         let executor = Box::new(Oracle::new(Precision::F32));
-        let mut engine = Engine::new(graph, blueprint, executor);
+        let mut engine = Engine::new(graph, blueprint, executor).unwrap();
         engine.load(&self.checkpoint, &mut |_| ()).unwrap();
         engine
     }
