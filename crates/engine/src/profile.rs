@@ -34,7 +34,7 @@ impl Profile {
     pub fn rows(&self) -> Vec<(&str, KernelRow)> {
         let mut rows: Vec<(&str, KernelRow)> =
             self.rows.iter().map(|(name, &row)| (name.as_str(), row)).collect();
-        rows.sort_by(|a, b| b.1.time.cmp(&a.1.time));
+        rows.sort_by_key(|row| std::cmp::Reverse(row.1.time));
         rows
     }
 

@@ -9,7 +9,9 @@ use families::Train;
 use formats::peft::Adapter;
 use program::keep::Level;
 
-fn executors() -> [(&'static str, fn() -> Box<dyn Executor>); 2] {
+type Make = fn() -> Box<dyn Executor>;
+
+fn executors() -> [(&'static str, Make); 2] {
     [("oracle", common::oracle), ("cpu", || common::cpu(2))]
 }
 

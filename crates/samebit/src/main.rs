@@ -31,7 +31,7 @@ enum Command {
     /// Say what a run will cost, before it: parameters, bytes, steps, FLOPs, time
     Plan(commands::plan::Args),
     /// Fine-tune a model (LoRA or full)
-    Train(commands::train::Args),
+    Train(Box<commands::train::Args>),
     /// Merge an adapter into its base, as a Hugging Face checkpoint
     Merge(commands::merge::Args),
     /// Token log-probs and perplexity of a text, a chat sample, or ids
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Plan(args) => commands::plan::run(args),
-        Command::Train(args) => commands::train::run(args),
+        Command::Train(args) => commands::train::run(*args),
         Command::Merge(args) => commands::merge::run(args),
         Command::Score(args) => commands::score::run(args),
         Command::Generate(args) => commands::generate::run(args),
