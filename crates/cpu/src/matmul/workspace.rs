@@ -83,7 +83,8 @@ pub(super) struct Split {
 impl Split {
     pub(super) fn of(shape: &Shape, threads: usize) -> Self {
         let Shape { m, n, k, leaves } = *shape;
-        let (m, n, k) = (m.max(1), n.max(1), k.max(1));
+        // Whole pairs: in `cpu-bf16` the last `k` may be padded to one.
+        let (m, n, k) = (m.max(1), n.max(1), k.max(1).next_multiple_of(2));
         let k_block = if k <= WHOLE_K_MAX { k } else { K_BLOCK };
         let fit = (B_BLOCK_WORDS / k_block).max(TILE_COLUMNS_MAX);
         let mut col_tasks = n.div_ceil(fit);
@@ -129,6 +130,11 @@ impl Split {
     pub(super) fn skinny_task(&self, task: usize) -> (usize, usize) {
         let first = task * self.skinny_block;
         (first, self.skinny_block.min(self.n - first))
+    }
+
+    /// Steps of `k` that the scratch memory was sized for.
+    pub(super) fn k(&self) -> usize {
+        self.k
     }
 
     /// Whether `k` is cut in blocks.
