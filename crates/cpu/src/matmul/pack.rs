@@ -62,8 +62,10 @@ impl<W: Words> Kernel for Pack<'_, W> {
 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
+        // A copy that no store through `to` can reach, so that it stays in registers.
+        let packing = *self.packing;
         // SAFETY: as the caller's.
-        unsafe { pack_strips::<V, W>(self.packing, self.to) }
+        unsafe { pack_strips::<V, W>(&packing, self.to) }
     }
 }
 
