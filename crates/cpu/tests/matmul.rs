@@ -254,6 +254,12 @@ fn several_tasks_and_column_blocks() {
     both(&Case { leaves: vec![vec![300]; 8], ..plain(24, 300, 1) });
     both(&plain(130, 16, 2048));
     both(&Case { a: COLUMNS, b: COLUMNS, ..plain(16, 200, 1024) });
+    for k in [512, 1024, 1031] {
+        let thin = Case { a: COLUMNS, b: COLUMNS, ..plain(16, 203, k) };
+        both(&Case { m: 48, alpha: 0.37, init: 1, ..thin.clone() });
+        both(&Case { m: 203, n: 16, init: 2, tiny: true, ..thin.clone() });
+        both(&Case { m: 203, n: 32, alpha: -3.3, out_bf16: true, ..thin });
+    }
 }
 
 /// A row is the same alone and among others.

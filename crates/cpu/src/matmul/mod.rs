@@ -37,6 +37,7 @@ mod problem;
 pub mod reference;
 mod skinny;
 mod task;
+mod thin;
 mod tile;
 mod workspace;
 
@@ -50,7 +51,7 @@ use crate::context::{Arithmetic, Context, Shared};
 use crate::isa::{Isa, has_native_bf16_dot};
 use crate::scratch;
 use crate::simd::dispatch;
-use task::{Bf16, F32, Flushed, Job, Words};
+use task::{Bf16, F32, Flushed, Job, Way, Words};
 use workspace::{HEADER, Split};
 
 /// Most terms of a product, leaves and tail together.
@@ -127,8 +128,14 @@ fn run<W: Words>(
     // Dots without the instruction for them are emulated by portable code.
     let native = !W::PAIRS || context.isa() == Isa::Avx512 && has_native_bf16_dot();
     let isa = if native { context.isa() } else { Isa::Portable };
-    let skinny = skinny::serves(product) && !W::FLUSHES && isa.serves_few_rows();
-    let tasks = if skinny { split.skinny_tasks() } else { split.tasks() };
+    let few_rows = skinny::serves(product) && !W::FLUSHES && isa.serves_few_rows();
+    let (way, tasks) = if few_rows {
+        (Way::FewRows, split.skinny_tasks())
+    } else if isa == Isa::Avx512 && thin::serves::<W>(product) {
+        (Way::Thin, thin::tasks(product))
+    } else {
+        (Way::Packed, split.tasks())
+    };
     let raw = out.raw();
     let scratch = Shared(scratch::align(workspace));
     for thread in 0..context.threads() {
@@ -140,7 +147,7 @@ fn run<W: Words>(
     context.for_each(tasks, |thread, task| {
         // SAFETY: the workspace holds one aligned part for each thread.
         let scratch = unsafe { scratch.get().add(thread * split.floats_per_thread()) };
-        let job = Job::<W>::new(product, raw, split, scratch, task, skinny);
+        let job = Job::<W>::new(product, raw, split, scratch, task, way);
         // SAFETY: operands, output and scratch were checked against the shape by
         // `matmul`; tasks write disjoint outputs, threads use their own scratch.
         unsafe { dispatch(isa, job) };

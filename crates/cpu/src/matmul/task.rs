@@ -6,7 +6,7 @@ use super::pack::{Packing, pack, panel_width};
 use super::pieces::{Piece, Pieces};
 use super::tile::Tile;
 use super::workspace::{A_PANELS, Split};
-use super::{Product, skinny};
+use super::{Product, skinny, thin};
 use crate::simd::{Kernel, LANES, Vector};
 
 /// The arithmetic of a chain, one packed 32-bit word at a time.
@@ -80,6 +80,17 @@ impl Words for Flushed {
     }
 }
 
+/// The path that a product takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    /// Panels of both operands are packed.
+    Packed,
+    /// [`skinny`].
+    FewRows,
+    /// [`thin`].
+    Thin,
+}
+
 /// One task.
 pub(super) struct Job<'a, W> {
     pub(super) product: &'a Product<'a>,
@@ -88,7 +99,7 @@ pub(super) struct Job<'a, W> {
     /// The thread's own scratch memory.
     pub(super) scratch: *mut f32,
     pub(super) task: usize,
-    skinny: bool,
+    way: Way,
     words: std::marker::PhantomData<W>,
 }
 
@@ -99,10 +110,10 @@ impl<'a, W: Words> Job<'a, W> {
         split: Split,
         scratch: *mut f32,
         task: usize,
-        skinny: bool,
+        way: Way,
     ) -> Self {
         let finish = Finish { out, alpha: product.alpha, init: product.init };
-        Self { product, finish, split, scratch, task, skinny, words: std::marker::PhantomData }
+        Self { product, finish, split, scratch, task, way, words: std::marker::PhantomData }
     }
 }
 
@@ -115,8 +126,11 @@ impl<W: Words> Kernel for Job<'_, W> {
     unsafe fn run<V: Vector>(self) {
         // SAFETY: as `matmul` checked.
         unsafe {
-            if V::FEW_ROWS && !W::FLUSHES && self.skinny {
+            // Constants first: what cannot be is not compiled.
+            if V::FEW_ROWS && !W::FLUSHES && self.way == Way::FewRows {
                 skinny::run::<V, W>(&self);
+            } else if V::WIDE && !W::PAIRS && self.way == Way::Thin {
+                thin::run::<V, W>(&self);
             } else {
                 self.packed::<V>();
             }
