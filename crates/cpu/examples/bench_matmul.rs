@@ -100,6 +100,16 @@ fn main() {
             ..base
         },
         Bench { name: "long k", m: 512, n: 576, k: 14_336, ..base },
+        Bench {
+            name: "logits dx NN 8 leaves",
+            m: 512,
+            n: 576,
+            k: 49_152,
+            leaves: 8,
+            b_columns: true,
+            bf16: true,
+            ..base
+        },
         Bench { name: "decode m=1 bf16", m: 1, n: 49_152, bf16: true, ..base },
         Bench { name: "decode m=1 f32", m: 1, n: 49_152, ..base },
         Bench { name: "decode m=4 bf16", m: 4, n: 49_152, bf16: true, ..base },

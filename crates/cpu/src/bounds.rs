@@ -10,8 +10,9 @@ use std::sync::{Mutex, PoisonError};
 use crate::matmul::{Shape, workspace_bytes};
 
 /// Rows for each thread from which on a product of more rows never needs less: the
-/// kernel's number of row tasks is constant there. Held by a test.
-const SETTLED_ROWS_PER_THREAD: usize = 256;
+/// kernel's number of row tasks is constant there, or their rows at most this. Held by
+/// a test.
+const SETTLED_ROWS_PER_THREAD: usize = 336;
 /// `k` from which on a longer one never needs less: blocks of `k` have one length
 /// there. Held by a test.
 const SETTLED_K: usize = 3200;

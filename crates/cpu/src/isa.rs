@@ -73,6 +73,11 @@ impl Isa {
         if self <= Self::best() { Ok(self) } else { Err(IsaError::Unsupported(self, Self::best())) }
     }
 
+    /// [`Vector::FEW_ROWS`](crate::simd::Vector::FEW_ROWS) of the set's vectors.
+    pub(crate) fn serves_few_rows(self) -> bool {
+        self != Self::Portable || !cfg!(target_arch = "x86_64")
+    }
+
     /// Every instruction set of this processor, slowest first.
     #[must_use]
     pub fn available() -> Vec<Self> {

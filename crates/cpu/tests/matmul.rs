@@ -1,8 +1,8 @@
 //! Every fast product against the reference, byte for byte.
 
 use cpu::matmul::{
-    Elems, ElemsMut, Init, MatmulError, Operand, OutView, Product, Shape, Term, matmul, reference,
-    workspace_bytes,
+    Bf16Path, Elems, ElemsMut, Init, MatmulError, Operand, OutView, Product, Shape, Term, matmul,
+    matmul_by, reference, workspace_bytes,
 };
 use cpu::{Arithmetic, Context, Isa};
 use half::bf16;
@@ -44,12 +44,18 @@ struct Stored {
 }
 
 impl Stored {
-    fn new(random: &mut Random, rows: usize, k: usize, layout: Layout) -> Self {
+    fn new(random: &mut Random, rows: usize, k: usize, layout: Layout, tiny: bool) -> Self {
         let (outer, inner) = if layout.columns { (k, rows) } else { (rows, k) };
         let stride = inner + layout.pad;
         // Views start at an offset and end exactly at the end of the buffer.
         let len = 3 + (outer - 1) * stride + inner;
-        let f32 = random.f32s(len);
+        let mut f32 = random.f32s(len);
+        if tiny {
+            for (i, x) in f32.iter_mut().enumerate() {
+                // 2^-60 to 2^-68; some are subnormal themselves.
+                *x *= 2.0_f32.powi(if i % 7 == 0 { -127 } else { -60 - (i % 9) as i32 });
+            }
+        }
         let bf16 = f32.iter().map(|x| bf16::from_f32(*x)).collect();
         Self { f32, bf16, layout, stride }
     }
@@ -76,6 +82,8 @@ struct Case {
     a: Layout,
     b: Layout,
     out_bf16: bool,
+    /// Operands whose products straddle the least normal number.
+    tiny: bool,
 }
 
 const ROWS: Layout = Layout { columns: false, bf16: false, pad: 0 };
@@ -94,6 +102,7 @@ fn plain(m: usize, n: usize, k: usize) -> Case {
         a: ROWS,
         b: ROWS,
         out_bf16: false,
+        tiny: false,
     }
 }
 
@@ -103,8 +112,8 @@ fn check(case: &Case, arithmetic: Arithmetic) {
         terms
             .iter()
             .map(|&k| {
-                let a = Stored::new(&mut random, case.m, k, case.a);
-                let b = Stored::new(&mut random, case.n, k, case.b);
+                let a = Stored::new(&mut random, case.m, k, case.a, case.tiny);
+                let b = Stored::new(&mut random, case.n, k, case.b, case.tiny);
                 (a, b, k)
             })
             .collect()
@@ -138,16 +147,24 @@ fn check(case: &Case, arithmetic: Arithmetic) {
     view(&mut want32, &mut want16, &mut |mut out| {
         reference::matmul(arithmetic, &product, &mut out);
     });
-    for isa in Isa::available() {
+    let paths = match arithmetic {
+        Arithmetic::F32 => &[Bf16Path::Dot][..],
+        Arithmetic::Bf16 => &[Bf16Path::Dot, Bf16Path::Flush],
+    };
+    for (isa, path) in Isa::available().into_iter().flat_map(|i| paths.iter().map(move |p| (i, *p)))
+    {
         for threads in [1, 2, 3] {
             let context = Context::new(isa, arithmetic, threads).unwrap();
             let mut workspace = vec![0xa5; workspace_bytes(&Shape::of(&product), threads)];
             let (mut got32, mut got16) = (start.clone(), start16.clone());
             view(&mut got32, &mut got16, &mut |out| {
-                matmul(&context, &product, out, &mut workspace).unwrap();
+                matmul_by(&context, &product, out, &mut workspace, path).unwrap();
             });
             let same = got32.iter().zip(&want32).all(|(g, w)| g.to_bits() == w.to_bits());
-            assert!(same && got16 == want16, "{case:?} {arithmetic:?} {isa} {threads} threads");
+            assert!(
+                same && got16 == want16,
+                "{case:?} {arithmetic:?} {path:?} {isa} {threads} threads"
+            );
         }
     }
 }
@@ -219,12 +236,30 @@ fn long_k_is_cut_without_a_trace() {
     both(&Case { b: ROWS_BF16, ..plain(1, 33, 14_336) });
 }
 
+/// Chains flush, the tree over their sums does not; on either path.
+#[test]
+fn subnormals_are_treated_alike() {
+    for (a, b) in [(ROWS, ROWS), (COLUMNS, ROWS_BF16), (ROWS_BF16, COLUMNS), (ROWS, COLUMNS_BF16)] {
+        let leaves = vec![vec![5], vec![2, 3], vec![1], vec![8], vec![33]];
+        let case = Case { leaves, tail: vec![4], a, b, tiny: true, ..plain(19, 37, 1) };
+        both(&case);
+        both(&Case { m: 3, alpha: 0.37, init: 1, ..case });
+    }
+    both(&Case { tiny: true, init: 3, ..plain(15, 40, 4097) });
+}
+
 #[test]
 fn several_tasks_and_column_blocks() {
     both(&plain(400, 130, 64));
     both(&Case { leaves: vec![vec![300]; 8], ..plain(24, 300, 1) });
     both(&plain(130, 16, 2048));
     both(&Case { a: COLUMNS, b: COLUMNS, ..plain(16, 200, 1024) });
+    for k in [512, 1024, 1031] {
+        let thin = Case { a: COLUMNS, b: COLUMNS, ..plain(16, 203, k) };
+        both(&Case { m: 48, alpha: 0.37, init: 1, ..thin.clone() });
+        both(&Case { m: 203, n: 16, init: 2, tiny: true, ..thin.clone() });
+        both(&Case { m: 203, n: 32, alpha: -3.3, out_bf16: true, ..thin });
+    }
 }
 
 /// A row is the same alone and among others.

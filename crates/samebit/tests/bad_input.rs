@@ -248,7 +248,11 @@ fn a_pattern_that_matches_nothing_beside_one_that_does() {
 fn rank_and_sequence_out_of_range() {
     let (bench, args) = trainable();
     let model = args.model.as_str();
-    refused(&bench, &["plan", model, "--rank", "0"], &["--rank 0", "at least 1"]);
+    refused(
+        &bench,
+        &["plan", model, "--rank", "0", "--sequence", "64"],
+        &["--rank 0", "at least 1"],
+    );
     refused(&bench, &train(&args, &["--rank", "0"]), &["`rank` is 0", "flag", "at least 1"]);
     let words = ["rank 33", "between 1 and 32"];
     refused(&bench, &["plan", model, "--rank", "33", "--sequence", "64"], &words);
@@ -265,7 +269,7 @@ fn output_that_is_there_already() {
     let once = train(&args, &[&SMALL[..], &["--max-steps", "1"]].concat());
     let report = samebit(&once).report();
     let adapter = report["product"].as_str().unwrap();
-    refused(&bench, &once, &["run", "--resume"]);
+    refused(&bench, &once, &["already holds a run", "resume it, or choose another folder"]);
     let out = bench.arg("run");
     let words = ["run", "not empty", "choose another folder"];
     refused(&bench, &["merge", &args.model, adapter, "--out", &out, "--quiet"], &words);

@@ -27,6 +27,7 @@
 //! are kept on a small stack beside the tile in L1. A long `k` is cut in blocks; a
 //! chain's accumulator then rests in scratch memory between blocks, unrounded.
 
+mod bf16_path;
 mod error;
 mod finish;
 mod operand;
@@ -36,18 +37,21 @@ mod problem;
 pub mod reference;
 mod skinny;
 mod task;
+mod thin;
 mod tile;
 mod workspace;
 
+pub use bf16_path::Bf16Path;
 pub use error::MatmulError;
 pub use operand::{Elems, ElemsMut, Operand, OutView};
 pub use problem::{Init, Product, Term};
 pub use workspace::{Shape, workspace_bytes};
 
 use crate::context::{Arithmetic, Context, Shared};
+use crate::isa::{Isa, has_native_bf16_dot};
 use crate::scratch;
 use crate::simd::dispatch;
-use task::{Bf16, F32, Job, Words};
+use task::{Bf16, F32, Flushed, Job, Way, Words};
 use workspace::{HEADER, Split};
 
 /// Most terms of a product, leaves and tail together.
@@ -66,6 +70,20 @@ pub fn matmul(
     out: OutView<'_>,
     workspace: &mut [u8],
 ) -> Result<(), MatmulError> {
+    matmul_by(context, product, out, workspace, Bf16Path::fastest())
+}
+
+/// [`matmul`] on a given path of profile `cpu-bf16`: the same bits.
+///
+/// # Errors
+/// As [`matmul`].
+pub fn matmul_by(
+    context: &Context,
+    product: &Product<'_>,
+    out: OutView<'_>,
+    workspace: &mut [u8],
+    path: Bf16Path,
+) -> Result<(), MatmulError> {
     problem::check(product, &out)?;
     let shape = Shape::of(product);
     let needed = workspace_bytes(&shape, context.threads());
@@ -77,9 +95,27 @@ pub fn matmul(
     }
     match context.arithmetic() {
         Arithmetic::F32 => run::<F32>(context, product, out, workspace),
+        Arithmetic::Bf16 if flushes(context, product, path) => {
+            run::<Flushed>(context, product, out, workspace);
+        }
         Arithmetic::Bf16 => run::<Bf16>(context, product, out, workspace),
     }
     Ok(())
+}
+
+/// Whether a product of profile `cpu-bf16` runs on flushed multiply-adds.
+fn flushes(context: &Context, product: &Product<'_>, path: Bf16Path) -> bool {
+    let native = context.isa() == Isa::Avx512 && has_native_bf16_dot();
+    if context.isa() == Isa::Portable || native && path == Bf16Path::Dot {
+        return false;
+    }
+    // Few rows are bound by memory, and pairs are half of it.
+    if native && skinny::serves(product) {
+        return false;
+    }
+    // Several terms that are each padded to whole pairs may not fit.
+    let units: usize = product.terms().map(|term| Flushed::units(term.k)).sum();
+    units <= Split::of(&Shape::of(product), context.threads()).k()
 }
 
 fn run<W: Words>(
@@ -89,8 +125,17 @@ fn run<W: Words>(
     workspace: &mut [u8],
 ) {
     let split = Split::of(&Shape::of(product), context.threads());
-    let skinny = skinny::serves(product);
-    let tasks = if skinny { split.skinny_tasks() } else { split.tasks() };
+    // Dots without the instruction for them are emulated by portable code.
+    let native = !W::PAIRS || context.isa() == Isa::Avx512 && has_native_bf16_dot();
+    let isa = if native { context.isa() } else { Isa::Portable };
+    let few_rows = skinny::serves(product) && !W::FLUSHES && isa.serves_few_rows();
+    let (way, tasks) = if few_rows {
+        (Way::FewRows, split.skinny_tasks())
+    } else if isa == Isa::Avx512 && thin::serves::<W>(product) {
+        (Way::Thin, thin::tasks(product))
+    } else {
+        (Way::Packed, split.tasks())
+    };
     let raw = out.raw();
     let scratch = Shared(scratch::align(workspace));
     for thread in 0..context.threads() {
@@ -102,9 +147,9 @@ fn run<W: Words>(
     context.for_each(tasks, |thread, task| {
         // SAFETY: the workspace holds one aligned part for each thread.
         let scratch = unsafe { scratch.get().add(thread * split.floats_per_thread()) };
-        let job = Job::<W>::new(product, raw, split, scratch, task, skinny);
+        let job = Job::<W>::new(product, raw, split, scratch, task, way);
         // SAFETY: operands, output and scratch were checked against the shape by
         // `matmul`; tasks write disjoint outputs, threads use their own scratch.
-        unsafe { dispatch(context.isa(), job) };
+        unsafe { dispatch(isa, job) };
     });
 }

@@ -5,7 +5,7 @@
 
 use super::operand::Source;
 use super::task::Words;
-use crate::simd::{LANES, Vector};
+use crate::simd::{Kernel, LANES, Vector};
 
 /// Units that are packed for all panels before the next ones, so that a stretch of
 /// memory is visited once.
@@ -46,8 +46,31 @@ pub(super) fn panel_width(width: usize, left: usize) -> usize {
 /// # Safety
 /// The instruction set of `V` is enabled, the source holds the rows and units, and
 /// `to` has room for the panels and one vector more.
+pub(super) unsafe fn pack<V: Vector, W: Words>(packing: &Packing, to: *mut f32) {
+    // SAFETY: as the caller's.
+    unsafe { V::outlined(Pack::<W> { packing, to, words: std::marker::PhantomData }) }
+}
+
+struct Pack<'a, W> {
+    packing: &'a Packing,
+    to: *mut f32,
+    words: std::marker::PhantomData<W>,
+}
+
+impl<W: Words> Kernel for Pack<'_, W> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        // A copy that no store through `to` can reach, so that it stays in registers.
+        let packing = *self.packing;
+        // SAFETY: as the caller's.
+        unsafe { pack_strips::<V, W>(&packing, self.to) }
+    }
+}
+
 #[inline(always)]
-pub(super) unsafe fn pack<V: Vector, W: Words>(p: &Packing, to: *mut f32) {
+unsafe fn pack_strips<V: Vector, W: Words>(p: &Packing, to: *mut f32) {
     let mut strip = 0;
     while strip < p.units {
         let units = STRIP.min(p.units - strip);
@@ -106,9 +129,12 @@ unsafe fn pack_along_rows<V: Vector, W: Words>(
                 };
                 V::pair_words(lo, hi).store(to.add(u * width));
             }
-        } else if p.source.bf16 {
+        } else if p.source.bf16 || W::FLUSHES {
             for u in 0..units {
-                load_lanes::<V>(&p.source, row, unit + u, lanes).store(to.add(u * width));
+                let k = W::k_of(unit + u);
+                let lane =
+                    if k < p.k { load_lanes::<V>(&p.source, row, k, lanes) } else { V::zero() };
+                rounded::<V, W>(&p.source, lane).store(to.add(u * width));
             }
         } else {
             let (from, stride) = (p.source.f32_at(row, unit), p.source.col);
@@ -179,25 +205,38 @@ unsafe fn pack_along_k<V: Vector, W: Words>(
                 let block = load_whole::<V, W>(&p.source, row, unit + u);
                 if doubled {
                     for i in 0..LANES {
-                        block[i].shl_bits::<16>().store(to.add(2 * i * width));
-                        block[i].high_half().store(to.add((2 * i + 1) * width));
+                        // Ascending: a store may reach into the units after it.
+                        let (even, odd) = (block[i].shl_bits::<16>(), block[i].high_half());
+                        let (one, two) = if W::FLUSHES { (odd, even) } else { (even, odd) };
+                        one.store(to.add(2 * i * width));
+                        two.store(to.add((2 * i + 1) * width));
                     }
                 } else {
                     for i in 0..LANES {
-                        block[i].store(to.add(i * width));
+                        let unit = rounded::<V, W>(&p.source, block[W::k_of(i)]);
+                        unit.store(to.add(i * width));
                     }
                 }
             } else {
                 let block = load_part::<V, W>(&p.source, (row, lanes), (unit + u, step), p.k);
                 let mut i = 0;
                 while i < step {
-                    unit_of(&block, i, doubled).store(to.add(i * width));
+                    let unit = unit_of(&block, W::k_of(i), doubled);
+                    rounded::<V, W>(&p.source, unit).store(to.add(i * width));
                     i += 1;
                 }
             }
         }
         u += step;
     }
+}
+
+/// A word of the source as the arithmetic reads it. A bf16 is left as it is: where it
+/// is subnormal, [`FlushMode`](crate::simd::FlushMode) reads it as zero.
+#[inline(always)]
+unsafe fn rounded<V: Vector, W: Words>(source: &Source, word: V) -> V {
+    // SAFETY: as the caller's.
+    if W::FLUSHES && !source.bf16 { unsafe { word.round_operand() } } else { word }
 }
 
 /// Whether two units share a word until they are transposed: bf16 in f32
@@ -216,7 +255,12 @@ pub(super) fn block_units<W: Words>(source: &Source) -> usize {
 /// Whether the sixteen words from `unit` on lack no half.
 #[inline(always)]
 pub(super) fn is_whole<W: Words>(k: usize, unit: usize) -> bool {
-    !W::PAIRS || 2 * (unit + LANES) <= k
+    match (W::PAIRS, W::FLUSHES) {
+        (true, _) => 2 * (unit + LANES) <= k,
+        // The last pair may lack its second half; a block is at most 32 units.
+        (false, true) => unit + 2 * LANES <= k,
+        (false, false) => true,
+    }
 }
 
 /// A block of sixteen rows, `k` contiguous, transposed: lane `i` of word `u` is row
@@ -332,10 +376,13 @@ unsafe fn load_words<V: Vector, W: Words>(
     unsafe {
         if !W::PAIRS && !source.bf16 {
             let p = source.f32_at(row, unit);
-            return if step == LANES { V::load(p) } else { V::load_first(p, step) };
+            return V::load_first(p, step.min(k - unit));
         }
-        let (first, elements) =
-            if W::PAIRS { (2 * unit, (2 * step).min(k - 2 * unit)) } else { (unit, step) };
+        let (first, elements) = if W::PAIRS {
+            (2 * unit, (2 * step).min(k - 2 * unit))
+        } else {
+            (unit, step.min(k - unit))
+        };
         if source.bf16 {
             let p = source.bf16_at(row, first);
             if elements == 2 * LANES {

@@ -4,19 +4,32 @@ use super::finish::Finish;
 use super::operand::Target;
 use super::pack::{Packing, pack, panel_width};
 use super::pieces::{Piece, Pieces};
-use super::tile::tile;
+use super::tile::Tile;
 use super::workspace::{A_PANELS, Split};
-use super::{Product, skinny};
+use super::{Product, skinny, thin};
 use crate::simd::{Kernel, LANES, Vector};
 
 /// The arithmetic of a chain, one packed 32-bit word at a time.
 pub(super) trait Words: Copy {
     /// Whether a word is a pair of bf16 (two `k`) instead of an f32.
     const PAIRS: bool;
+    /// Whether the chain reads subnormals as zeros and flushes tiny results, as
+    /// [`FlushMode`] does.
+    const FLUSHES: bool = false;
 
     /// Words of `k` steps.
     fn units(k: usize) -> usize {
-        if Self::PAIRS { k.div_ceil(2) } else { k }
+        match (Self::PAIRS, Self::FLUSHES) {
+            (true, _) => k.div_ceil(2),
+            (false, true) => k.next_multiple_of(2),
+            (false, false) => k,
+        }
+    }
+
+    /// The `k` of a unit where a unit is one: the second of a pair comes first.
+    #[inline(always)]
+    fn k_of(unit: usize) -> usize {
+        if Self::FLUSHES { unit ^ 1 } else { unit }
     }
 
     /// One step of every lane's chain.
@@ -52,6 +65,32 @@ impl Words for Bf16 {
     }
 }
 
+/// Profile `cpu-bf16` by plain multiply-adds: a step of [`Bf16`] is two steps here, the
+/// second element of the pair first, subnormals flushed.
+#[derive(Clone, Copy)]
+pub(super) struct Flushed;
+
+impl Words for Flushed {
+    const PAIRS: bool = false;
+    const FLUSHES: bool = true;
+    #[inline(always)]
+    unsafe fn step<V: Vector>(a: V, b: V, acc: V) -> V {
+        // SAFETY: as the caller's.
+        unsafe { a.fma(b, acc) }
+    }
+}
+
+/// The path that a product takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    /// Panels of both operands are packed.
+    Packed,
+    /// [`skinny`].
+    FewRows,
+    /// [`thin`].
+    Thin,
+}
+
 /// One task.
 pub(super) struct Job<'a, W> {
     pub(super) product: &'a Product<'a>,
@@ -60,7 +99,7 @@ pub(super) struct Job<'a, W> {
     /// The thread's own scratch memory.
     pub(super) scratch: *mut f32,
     pub(super) task: usize,
-    skinny: bool,
+    way: Way,
     words: std::marker::PhantomData<W>,
 }
 
@@ -71,23 +110,27 @@ impl<'a, W: Words> Job<'a, W> {
         split: Split,
         scratch: *mut f32,
         task: usize,
-        skinny: bool,
+        way: Way,
     ) -> Self {
         let finish = Finish { out, alpha: product.alpha, init: product.init };
-        Self { product, finish, split, scratch, task, skinny, words: std::marker::PhantomData }
+        Self { product, finish, split, scratch, task, way, words: std::marker::PhantomData }
     }
 }
 
 impl<W: Words> Kernel for Job<'_, W> {
     const BF16_DOT: bool = W::PAIRS;
+    const FLUSHES: bool = W::FLUSHES;
     type Output = ();
 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         // SAFETY: as `matmul` checked.
         unsafe {
-            if self.skinny {
+            // Constants first: what cannot be is not compiled.
+            if V::FEW_ROWS && !W::FLUSHES && self.way == Way::FewRows {
                 skinny::run::<V, W>(&self);
+            } else if V::WIDE && !W::PAIRS && self.way == Way::Thin {
+                thin::run::<V, W>(&self);
             } else {
                 self.packed::<V>();
             }
@@ -167,16 +210,16 @@ impl<W: Words> Job<'_, W> {
     ) {
         let split = &self.split;
         let wide = if V::WIDE { 2 * LANES } else { LANES };
-        // Groups of panels of nearly equal height: no short one at the end.
-        let groups = rows.div_ceil(A_PANELS * V::TILE_ROWS);
         // SAFETY: as the caller's.
         unsafe {
             let (a, b) = (self.scratch.add(split.a_at()), self.scratch.add(split.b_at()));
             let mut state = self.scratch.add(split.state_at());
             let mut done = 0;
-            for group in 0..groups {
-                let end = done + (rows - done).div_ceil(groups - group);
-                let height = (end - done).div_ceil((end - done).div_ceil(V::TILE_ROWS));
+            while done < rows {
+                // Full panels, then what is left in the lowest that holds it.
+                let full = ((rows - done) / V::TILE_ROWS).min(A_PANELS);
+                let end = if full > 0 { done + full * V::TILE_ROWS } else { rows };
+                let height = height_for::<V>(end - done);
                 let a_stride = height * units + LANES;
                 self.pack_a::<V>(pieces, (row + done, end - done), (height, a_stride), a);
                 let mut left = a;
@@ -265,6 +308,13 @@ impl<W: Words> Job<'_, W> {
     }
 }
 
+/// The lowest tile that holds `rows` rows, or the highest.
+#[inline(always)]
+fn height_for<V: Vector>(rows: usize) -> usize {
+    let holds = V::TILE_HEIGHTS.iter().rev().find(|height| **height >= rows);
+    holds.copied().unwrap_or(V::TILE_ROWS)
+}
+
 /// The tile of `height` rows.
 #[inline(always)]
 unsafe fn run_tile<V: Vector, W: Words>(
@@ -277,18 +327,32 @@ unsafe fn run_tile<V: Vector, W: Words>(
 ) {
     macro_rules! heights {
         ($($h:literal)*) => {
-            match (height, wide) {
-                $(
-                    ($h, true) if V::WIDE && $h <= V::TILE_ROWS =>
-                        // SAFETY: as the caller's.
-                        unsafe { tile::<V, W, $h, 2>(pieces, a, b, state) },
-                    ($h, false) if $h <= V::TILE_ROWS =>
-                        // SAFETY: as the caller's.
-                        unsafe { tile::<V, W, $h, 1>(pieces, a, b, state) },
-                )*
-                _ => unreachable!("a tile of {height} rows"),
-            }
+            $(
+                if const { is_compiled($h, V::TILE_HEIGHTS) } && height == $h {
+                    // SAFETY: as the caller's.
+                    unsafe {
+                        if V::WIDE && wide {
+                            V::outlined(Tile::<W, $h, 2>::new(pieces, a, b, state));
+                        } else {
+                            V::outlined(Tile::<W, $h, 1>::new(pieces, a, b, state));
+                        }
+                    }
+                    return;
+                }
+            )*
         };
     }
-    heights!(1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+    heights!(14 8 6 4 2);
+    unreachable!("a tile of {height} rows");
+}
+
+const fn is_compiled(height: usize, heights: &[usize]) -> bool {
+    let mut i = 0;
+    while i < heights.len() {
+        if heights[i] == height {
+            return true;
+        }
+        i += 1;
+    }
+    false
 }

@@ -3,53 +3,78 @@
 // Constant indices keep register tiles in registers.
 #![allow(clippy::needless_range_loop)]
 
+use std::marker::PhantomData;
+
 use super::pieces::{Begin, End, Piece};
 use super::task::Words;
-use crate::simd::{LANES, Vector};
+use crate::simd::{FlushMode, Kernel, LANES, Vector};
 
 /// Units that the panels, which lie in the second-level cache, are asked for ahead of
 /// their use.
 const AHEAD: usize = 12;
 
-/// Runs the pieces of one block of `k` on an `R x C*16` tile.
+/// The pieces of one block of `k` on an `R x C*16` tile.
 ///
 /// `state` holds, each of tile size: slot 0 the saved accumulator, slots 1.. the
 /// stack of leaf sums; the finished sum is left in slot 1.
-///
-/// # Safety
-/// The instruction set of `V` is enabled; `a` holds the pieces' units x `R` words,
-/// `b` units x `C*16` words, and `state` the slots.
-#[inline(always)]
-pub(super) unsafe fn tile<V: Vector, W: Words, const R: usize, const C: usize>(
-    pieces: &[Piece],
-    mut a: *const f32,
-    mut b: *const f32,
+pub(super) struct Tile<'a, W, const R: usize, const C: usize> {
+    pieces: &'a [Piece],
+    /// Units x `R` words.
+    a: *const f32,
+    /// Units x `C*16` words.
+    b: *const f32,
     state: *mut f32,
-) {
-    // SAFETY: as the caller's.
-    unsafe {
-        let mut acc = [[V::zero(); C]; R];
-        for piece in pieces {
-            begin(piece.begin, &mut acc, state);
-            for _ in 0..piece.units {
-                V::prefetch(a.wrapping_add(AHEAD * R).cast());
-                for c in 0..C {
-                    V::prefetch(b.wrapping_add((AHEAD * C + c) * LANES).cast());
-                }
-                let mut right = [V::zero(); C];
-                for c in 0..C {
-                    right[c] = V::load(b.add(c * LANES));
-                }
-                for r in 0..R {
-                    let left = V::splat(*a.add(r));
+    words: PhantomData<W>,
+}
+
+impl<'a, W: Words, const R: usize, const C: usize> Tile<'a, W, R, C> {
+    pub(super) fn new(pieces: &'a [Piece], a: *const f32, b: *const f32, state: *mut f32) -> Self {
+        Self { pieces, a, b, state, words: PhantomData }
+    }
+}
+
+impl<W: Words, const R: usize, const C: usize> Kernel for Tile<'_, W, R, C> {
+    const BF16_DOT: bool = W::PAIRS;
+    const FLUSHES: bool = W::FLUSHES;
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let Self { pieces, mut a, mut b, state, .. } = self;
+        // SAFETY: panels and state hold what the fields say. As for the flush mode: a
+        // chain's operands are loaded from the panels after it is set, and its
+        // accumulator is stored before it is restored.
+        unsafe {
+            let mut acc = [[V::zero(); C]; R];
+            for piece in pieces {
+                begin(piece.begin, &mut acc, state);
+                let mode = W::FLUSHES.then(|| FlushMode::set());
+                for _ in 0..piece.units {
+                    V::prefetch(a.wrapping_add(AHEAD * R).cast());
                     for c in 0..C {
-                        acc[r][c] = W::step(left, right[c], acc[r][c]);
+                        V::prefetch(b.wrapping_add((AHEAD * C + c) * LANES).cast());
                     }
+                    let mut right = [V::zero(); C];
+                    for c in 0..C {
+                        right[c] = V::load(b.add(c * LANES));
+                    }
+                    for r in 0..R {
+                        let left = V::splat(*a.add(r));
+                        for c in 0..C {
+                            acc[r][c] = W::step(left, right[c], acc[r][c]);
+                        }
+                    }
+                    a = a.add(R);
+                    b = b.add(C * LANES);
                 }
-                a = a.add(R);
-                b = b.add(C * LANES);
+                if let Some(mode) = mode {
+                    // A chain that goes on in the next piece is loaded from there.
+                    save::<V, R, C>(&acc, state);
+                    mode.restore();
+                    acc = load::<V, R, C>(state);
+                }
+                end(piece.end, &acc, state);
             }
-            end(piece.end, &mut acc, state);
         }
     }
 }
@@ -81,7 +106,7 @@ pub(super) unsafe fn begin<V: Vector, const R: usize, const C: usize>(
 #[inline(always)]
 pub(super) unsafe fn end<V: Vector, const R: usize, const C: usize>(
     end: End,
-    acc: &mut [[V; C]; R],
+    acc: &[[V; C]; R],
     state: *mut f32,
 ) {
     let size = R * C * LANES;
@@ -90,16 +115,31 @@ pub(super) unsafe fn end<V: Vector, const R: usize, const C: usize>(
         match end {
             End::Keep => {}
             End::Save => save::<V, R, C>(acc, state),
+            End::Leaf { merges: 0, slot } => save::<V, R, C>(acc, state.add((slot + 1) * size)),
             End::Leaf { merges, slot } => {
-                for merge in 0..merges {
-                    add_left::<V, R, C>(state.add((slot + merges - merge) * size), acc);
-                }
-                save::<V, R, C>(acc, state.add((slot + 1) * size));
+                save::<V, R, C>(acc, state);
+                merge::<V>(state, size, merges, slot + 1);
             }
             End::Tail => {
-                add_left::<V, R, C>(state.add(size), acc);
-                save::<V, R, C>(acc, state.add(size));
+                save::<V, R, C>(acc, state);
+                merge::<V>(state, size, 1, 1);
             }
+        }
+    }
+}
+
+/// Adds the `merges` slots down to `slot` on the left of slot 0, the highest first,
+/// into `slot`: memory to memory, since a loop is enough.
+#[inline(always)]
+unsafe fn merge<V: Vector>(state: *mut f32, size: usize, merges: usize, slot: usize) {
+    for at in (0..size).step_by(LANES) {
+        // SAFETY: as the caller's.
+        unsafe {
+            let mut sum = V::load(state.add(at));
+            for left in (slot..slot + merges).rev() {
+                sum = V::load(state.add(left * size + at)).add(sum);
+            }
+            sum.store(state.add(slot * size + at));
         }
     }
 }
@@ -125,22 +165,6 @@ unsafe fn save<V: Vector, const R: usize, const C: usize>(tile: &[[V; C]; R], to
         for r in 0..R {
             for c in 0..C {
                 tile[r][c].store(to.add((r * C + c) * LANES));
-            }
-        }
-    }
-}
-
-/// `acc = left + acc`.
-#[inline(always)]
-unsafe fn add_left<V: Vector, const R: usize, const C: usize>(
-    left: *const f32,
-    acc: &mut [[V; C]; R],
-) {
-    // SAFETY: a tile lies there.
-    unsafe {
-        for r in 0..R {
-            for c in 0..C {
-                acc[r][c] = V::load(left.add((r * C + c) * LANES)).add(acc[r][c]);
             }
         }
     }

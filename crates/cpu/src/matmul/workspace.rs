@@ -9,12 +9,14 @@ use crate::scratch;
 
 /// Longest `k` that is packed whole.
 const WHOLE_K_MAX: usize = 3072;
-/// Length of a block of `k` where it is cut.
-const K_BLOCK: usize = 2048;
+/// Longest and shortest block of `k` where it is cut: as long as a block of B may be
+/// that holds every column, so that A is packed once.
+const K_BLOCK_MAX: usize = 2048;
+const K_BLOCK_MIN: usize = 512;
 /// Words of a packed block of B: about 1.3 MiB, to lie in a second-level cache.
 const B_BLOCK_WORDS: usize = 340_000;
-/// Rows of a task where `k` is cut: accumulators of a whole task then rest in
-/// scratch memory.
+/// Most rows of a task where `k` is cut: accumulators of a whole task then rest in
+/// scratch memory. Not fewer than they must be: every task packs all of its B.
 const CUT_ROW_BLOCK: usize = 336;
 /// Columns of the widest register tile.
 const TILE_COLUMNS_MAX: usize = 32;
@@ -83,8 +85,14 @@ pub(super) struct Split {
 impl Split {
     pub(super) fn of(shape: &Shape, threads: usize) -> Self {
         let Shape { m, n, k, leaves } = *shape;
-        let (m, n, k) = (m.max(1), n.max(1), k.max(1));
-        let k_block = if k <= WHOLE_K_MAX { k } else { K_BLOCK };
+        // Whole pairs: in `cpu-bf16` the last `k` may be padded to one.
+        let (m, n, k) = (m.max(1), n.max(1), k.max(1).next_multiple_of(2));
+        let k_block = if k <= WHOLE_K_MAX {
+            k
+        } else {
+            let fit = B_BLOCK_WORDS / n.next_multiple_of(TILE_COLUMNS_MAX);
+            fit.clamp(K_BLOCK_MIN, K_BLOCK_MAX) / 2 * 2
+        };
         let fit = (B_BLOCK_WORDS / k_block).max(TILE_COLUMNS_MAX);
         let mut col_tasks = n.div_ceil(fit);
         // Few rows: columns are what can be shared out.
@@ -93,8 +101,11 @@ impl Split {
         }
         let col_block = n.div_ceil(col_tasks).next_multiple_of(TILE_COLUMNS_MAX);
         let col_tasks = n.div_ceil(col_block);
-        let row_tasks =
-            if threads == 1 { 1 } else { (TASKS_PER_THREAD * threads).div_ceil(col_tasks) };
+        let row_tasks = match (k_block < k, threads) {
+            (true, _) => m.div_ceil(threads * CUT_ROW_BLOCK) * threads.div_ceil(col_tasks),
+            (false, 1) => 1,
+            (false, _) => (TASKS_PER_THREAD * threads).div_ceil(col_tasks),
+        };
         let row_tasks = row_tasks.min(m.div_ceil(ROWS_PER_TASK_MIN));
         let mut row_block = m.div_ceil(row_tasks);
         if k_block < k {
@@ -129,6 +140,11 @@ impl Split {
     pub(super) fn skinny_task(&self, task: usize) -> (usize, usize) {
         let first = task * self.skinny_block;
         (first, self.skinny_block.min(self.n - first))
+    }
+
+    /// Steps of `k` that the scratch memory was sized for.
+    pub(super) fn k(&self) -> usize {
+        self.k
     }
 
     /// Whether `k` is cut in blocks.

@@ -4,9 +4,7 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
-use super::{LANES, Vector};
-use crate::bf16_dot::dot_bf16_pair;
-use crate::simd::portable::{halves, word};
+use super::{Kernel, LANES, Vector};
 
 /// Sixteen lanes in two `ymm` registers.
 #[derive(Clone, Copy)]
@@ -86,11 +84,43 @@ macro_rules! both_bits {
     };
 }
 
+/// The bits of bf16 `round_operand` in the high half of each word.
+#[inline(always)]
+unsafe fn round_operand(v: __m256) -> __m256 {
+    // SAFETY: as the caller's.
+    unsafe {
+        let sign = _mm256_and_si256(int(v), _mm256_set1_epi32(i32::MIN));
+        let magnitude = _mm256_xor_si256(int(v), sign);
+        let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(int(v)), _mm256_set1_epi32(1));
+        let bias = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+        let rounded = _mm256_add_epi32(int(v), bias);
+        // Magnitudes are positive integers: a signed comparison orders them.
+        let small = _mm256_cmpgt_epi32(_mm256_set1_epi32(0x0080_0000), magnitude);
+        let nan = _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(0x7f80_0000));
+        let quiet = _mm256_or_si256(int(v), _mm256_set1_epi32(0x0040_0000));
+        let word = _mm256_blendv_epi8(_mm256_blendv_epi8(rounded, sign, small), quiet, nan);
+        float(_mm256_and_si256(word, _mm256_set1_epi32(-65_536)))
+    }
+}
+
+#[inline(never)]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn enabled<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: the features are enabled here.
+    unsafe { kernel.run::<Avx2>() }
+}
+
 // Every method: the caller has AVX2 and FMA enabled and its pointers are valid.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Vector for Avx2 {
     const TILE_ROWS: usize = 6;
+    const TILE_HEIGHTS: &'static [usize] = &[6, 2];
     const WIDE: bool = false;
+
+    #[inline(always)]
+    unsafe fn outlined<K: Kernel>(kernel: K) -> K::Output {
+        unsafe { enabled(kernel) }
+    }
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -242,32 +272,8 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn pair_words(lo: Self, hi: Self) -> Self {
-        unsafe {
-            let (lo, hi) = (lo.to_array(), hi.to_array());
-            let words: [f32; LANES] = std::array::from_fn(|i| word(lo[i], hi[i]));
-            Self::load(words.as_ptr())
-        }
-    }
-    #[inline(always)]
-    unsafe fn pack_words(first: Self, second: Self) -> Self {
-        unsafe {
-            let halves = [first.to_array(), second.to_array()];
-            let all = halves.as_flattened();
-            let words: [f32; LANES] = std::array::from_fn(|i| word(all[2 * i], all[2 * i + 1]));
-            Self::load(words.as_ptr())
-        }
-    }
-    #[inline(always)]
-    unsafe fn dot_words(self, b: Self, acc: Self) -> Self {
-        unsafe {
-            let (a, b, acc) = (self.to_array(), b.to_array(), acc.to_array());
-            let sums: [f32; LANES] = std::array::from_fn(|i| {
-                let ((a0, a1), (b0, b1)) = (halves(a[i]), halves(b[i]));
-                dot_bf16_pair(acc[i], a0, b0, a1, b1)
-            });
-            Self::load(sums.as_ptr())
-        }
+    unsafe fn round_operand(self) -> Self {
+        unsafe { Self(round_operand(self.0), round_operand(self.1)) }
     }
 
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{LANES, Vector};
+use super::{Kernel, LANES, Vector};
 
 /// Sixteen lanes in a `zmm` register.
 #[derive(Clone, Copy)]
@@ -54,11 +54,31 @@ unsafe fn round_operand(v: Avx512) -> __m512i {
     }
 }
 
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+unsafe fn plain<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: the features are enabled here.
+    unsafe { kernel.run::<Avx512>() }
+}
+
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+unsafe fn with_bf16<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: the features are enabled here.
+    unsafe { kernel.run::<Avx512>() }
+}
+
 // Every method: the caller has AVX-512 enabled and its pointers are valid.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Vector for Avx512 {
     const TILE_ROWS: usize = 14;
+    const TILE_HEIGHTS: &'static [usize] = &[14, 8, 4];
     const WIDE: bool = true;
+
+    #[inline(always)]
+    unsafe fn outlined<K: Kernel>(kernel: K) -> K::Output {
+        unsafe { if K::BF16_DOT { with_bf16(kernel) } else { plain(kernel) } }
+    }
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -193,6 +213,10 @@ impl Vector for Avx512 {
             let hi = _mm512_cvtepi32_epi16(round_operand(second));
             float(_mm512_inserti64x4::<1>(_mm512_castsi256_si512(lo), hi))
         }
+    }
+    #[inline(always)]
+    unsafe fn round_operand(self) -> Self {
+        unsafe { float(_mm512_slli_epi32::<16>(round_operand(self))) }
     }
     #[inline(always)]
     unsafe fn dot_words(self, b: Self, acc: Self) -> Self {

@@ -11,10 +11,15 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod elementary;
+mod flush;
 mod portable;
 
 pub(crate) use elementary::{exp, ln};
+pub(crate) use flush::FlushMode;
 
+use half::bf16;
+
+use crate::bf16_dot::{dot_bf16_pair, round_operand};
 use crate::isa::Isa;
 
 /// Lanes of a vector.
@@ -29,8 +34,18 @@ pub(crate) const LANES: usize = 16;
 pub(crate) trait Vector: Copy {
     /// Rows of a matmul register tile.
     const TILE_ROWS: usize;
+    /// Heights of the tiles that are compiled, highest first: rows that fill no tile
+    /// are computed in the lowest one that holds them.
+    const TILE_HEIGHTS: &'static [usize];
     /// Whether a register tile is two vectors wide where the output allows.
     const WIDE: bool;
+    /// Whether few rows are worth kernels of their own. Portable code on a processor
+    /// that has better is there to be compared with.
+    const FEW_ROWS: bool = true;
+
+    /// Runs `kernel` in a function of its own that enables the instruction set: what
+    /// is used in several places, or in many variants, is compiled once and apart.
+    unsafe fn outlined<K: Kernel>(kernel: K) -> K::Output;
 
     unsafe fn splat(x: f32) -> Self;
     unsafe fn load(p: *const f32) -> Self;
@@ -79,12 +94,32 @@ pub(crate) trait Vector: Copy {
 
     /// Lane `i` becomes the bf16 pair (low half `lo[i]`, high half `hi[i]`), each
     /// rounded as [`crate::bf16_dot::round_operand`].
-    unsafe fn pair_words(lo: Self, hi: Self) -> Self;
+    #[inline(always)]
+    unsafe fn pair_words(lo: Self, hi: Self) -> Self {
+        // SAFETY: as the caller's.
+        unsafe { Self::load(paired(&lo.to_array(), &hi.to_array()).as_ptr()) }
+    }
     /// Thirty-two consecutive elements (`first`, then `second`) rounded to bf16 and
     /// packed in order: lane `i` holds elements `2i` (low half) and `2i + 1`.
-    unsafe fn pack_words(first: Self, second: Self) -> Self;
+    #[inline(always)]
+    unsafe fn pack_words(first: Self, second: Self) -> Self {
+        // SAFETY: as the caller's.
+        unsafe {
+            let halves = [first.to_array(), second.to_array()];
+            let all = halves.as_flattened();
+            let lo = std::array::from_fn(|i| all[2 * i]);
+            let hi = std::array::from_fn(|i| all[2 * i + 1]);
+            Self::load(paired(&lo, &hi).as_ptr())
+        }
+    }
+    /// The `f32` of each lane rounded as [`crate::bf16_dot::round_operand`].
+    unsafe fn round_operand(self) -> Self;
     /// One step of `vdpbf16ps`: words of `self` and `b` onto `acc`.
-    unsafe fn dot_words(self, b: Self, acc: Self) -> Self;
+    #[inline(always)]
+    unsafe fn dot_words(self, b: Self, acc: Self) -> Self {
+        // SAFETY: as the caller's.
+        unsafe { Self::load(dots(&self.to_array(), &b.to_array(), &acc.to_array()).as_ptr()) }
+    }
 
     /// Transposes a 16 x 16 block of words.
     unsafe fn transpose(block: &mut [Self; LANES]);
@@ -106,10 +141,38 @@ pub(crate) trait Vector: Copy {
     }
 }
 
+/// The bf16 pair held by a word.
+fn halves(word: f32) -> (bf16, bf16) {
+    let bits = word.to_bits();
+    (bf16::from_bits(bits as u16), bf16::from_bits((bits >> 16) as u16))
+}
+
+/// [`Vector::pair_words`] without an instruction for it. Not inlined, here and below:
+/// an emulation is long, and its callers are many.
+#[inline(never)]
+fn paired(lo: &[f32; LANES], hi: &[f32; LANES]) -> [f32; LANES] {
+    std::array::from_fn(|i| {
+        let (lo, hi) = (round_operand(lo[i]), round_operand(hi[i]));
+        f32::from_bits(u32::from(lo.to_bits()) | (u32::from(hi.to_bits()) << 16))
+    })
+}
+
+/// [`Vector::dot_words`] without an instruction for it.
+#[inline(never)]
+fn dots(a: &[f32; LANES], b: &[f32; LANES], acc: &[f32; LANES]) -> [f32; LANES] {
+    std::array::from_fn(|i| {
+        let ((a0, a1), (b0, b1)) = (halves(a[i]), halves(b[i]));
+        dot_bf16_pair(acc[i], a0, b0, a1, b1)
+    })
+}
+
 /// A computation that [`dispatch`] compiles for every instruction set.
 pub(crate) trait Kernel {
-    /// Whether it needs the bf16 dot instruction to be fast.
+    /// Whether it calls [`Vector::dot_words`].
     const BF16_DOT: bool = false;
+    /// Whether it needs [`FlushMode`], which portable code has no use for: a fused
+    /// multiply-add may be a library call there.
+    const FLUSHES: bool = false;
     /// What it returns.
     type Output;
     /// # Safety
@@ -126,36 +189,23 @@ pub(crate) trait Kernel {
 pub(crate) unsafe fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     #[cfg(target_arch = "x86_64")]
     {
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-        unsafe fn avx512<K: Kernel>(kernel: K) -> K::Output {
-            // SAFETY: the features are enabled here.
-            unsafe { kernel.run::<avx512::Avx512>() }
-        }
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
-        unsafe fn avx512_bf16<K: Kernel>(kernel: K) -> K::Output {
-            // SAFETY: the features are enabled here.
-            unsafe { kernel.run::<avx512::Avx512>() }
-        }
-        #[target_feature(enable = "avx2,fma")]
-        unsafe fn avx2<K: Kernel>(kernel: K) -> K::Output {
-            // SAFETY: the features are enabled here.
-            unsafe { kernel.run::<avx2::Avx2>() }
-        }
         assert!(isa <= Isa::best(), "{isa} is not of this processor");
+        let avx512 = !K::BF16_DOT || crate::isa::has_native_bf16_dot();
         match isa {
-            Isa::Avx512 if K::BF16_DOT && crate::isa::has_native_bf16_dot() => {
-                // SAFETY: the processor has the features (asserted or asked here).
-                return unsafe { avx512_bf16(kernel) };
-            }
-            // SAFETY: the processor has the features (asserted).
-            Isa::Avx512 if !K::BF16_DOT => return unsafe { avx512(kernel) },
+            // SAFETY: the processor has the features (asserted, or asked here).
+            Isa::Avx512 if avx512 => return unsafe { avx512::Avx512::outlined(kernel) },
+            // A kernel of dots runs nowhere but on the instruction and on its
+            // emulation: AVX2 would have nothing to offer it.
             // SAFETY: AVX-512 implies AVX2 in `Isa::best`.
-            Isa::Avx512 | Isa::Avx2 => return unsafe { avx2(kernel) },
-            Isa::Portable => {}
+            Isa::Avx512 | Isa::Avx2 if !K::BF16_DOT => {
+                return unsafe { avx2::Avx2::outlined(kernel) };
+            }
+            Isa::Avx512 | Isa::Avx2 | Isa::Portable => {}
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = isa;
+    assert!(!K::FLUSHES, "portable code does not flush");
     // SAFETY: needs no instruction set.
-    unsafe { kernel.run::<portable::Portable>() }
+    unsafe { portable::Portable::outlined(kernel) }
 }

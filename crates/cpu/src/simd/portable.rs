@@ -2,8 +2,8 @@
 
 use half::bf16;
 
-use super::{LANES, Vector};
-use crate::bf16_dot::{dot_bf16_pair, round_operand};
+use super::{Kernel, LANES, Vector};
+use crate::bf16_dot::round_operand;
 
 /// Sixteen lanes in an array.
 #[derive(Clone, Copy)]
@@ -19,21 +19,17 @@ fn bits(a: Portable, f: impl Fn(u32) -> u32) -> Portable {
     Portable(a.0.map(|x| f32::from_bits(f(x.to_bits()))))
 }
 
-/// The bf16 pair held by a word.
-pub(super) fn halves(word: f32) -> (bf16, bf16) {
-    let bits = word.to_bits();
-    (bf16::from_bits(bits as u16), bf16::from_bits((bits >> 16) as u16))
-}
-
-/// A word from a bf16 pair.
-pub(super) fn word(lo: f32, hi: f32) -> f32 {
-    let (lo, hi) = (round_operand(lo), round_operand(hi));
-    f32::from_bits(u32::from(lo.to_bits()) | (u32::from(hi.to_bits()) << 16))
-}
-
 impl Vector for Portable {
     const TILE_ROWS: usize = 4;
+    const TILE_HEIGHTS: &'static [usize] = &[4];
     const WIDE: bool = false;
+    const FEW_ROWS: bool = !cfg!(target_arch = "x86_64");
+
+    #[inline(never)]
+    unsafe fn outlined<K: Kernel>(kernel: K) -> K::Output {
+        // SAFETY: needs no instruction set.
+        unsafe { kernel.run::<Self>() }
+    }
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -66,14 +62,14 @@ impl Vector for Portable {
         // SAFETY: sixteen lanes are readable.
         unsafe { Self::load_bf16_first(p, LANES) }
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_bf16_first(p: *const u16, n: usize) -> Self {
         let mut halves = [0_u16; LANES];
         // SAFETY: `n` lanes are readable.
         unsafe { p.copy_to_nonoverlapping(halves.as_mut_ptr(), n.min(LANES)) };
         Self(halves.map(|h| f32::from_bits(u32::from(h) << 16)))
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn store_bf16_first(self, p: *mut u16, n: usize) {
         let rounded = self.0.map(|x| bf16::from_f32(x).to_bits());
         // SAFETY: `n` lanes are writable.
@@ -149,27 +145,12 @@ impl Vector for Portable {
         Self(self.0.map(|x| (x.to_bits() as i32) as f32))
     }
 
-    #[inline(always)]
-    unsafe fn pair_words(lo: Self, hi: Self) -> Self {
-        zip(lo, hi, word)
-    }
-    #[inline(always)]
-    unsafe fn pack_words(first: Self, second: Self) -> Self {
-        Self(std::array::from_fn(|i| {
-            let half = if i < LANES / 2 { &first.0 } else { &second.0 };
-            let at = 2 * (i % (LANES / 2));
-            word(half[at], half[at + 1])
-        }))
-    }
-    #[inline(always)]
-    unsafe fn dot_words(self, b: Self, acc: Self) -> Self {
-        Self(std::array::from_fn(|i| {
-            let ((a0, a1), (b0, b1)) = (halves(self.0[i]), halves(b.0[i]));
-            dot_bf16_pair(acc.0[i], a0, b0, a1, b1)
-        }))
+    #[inline(never)]
+    unsafe fn round_operand(self) -> Self {
+        Self(self.0.map(|x| round_operand(x).to_f32()))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn transpose(block: &mut [Self; LANES]) {
         for i in 0..LANES {
             for j in 0..i {

@@ -23,10 +23,8 @@ fn engine(case: Case, way: Way, accumulation: usize) -> Engine<'static> {
 }
 
 fn add(left: &Gradients, right: &Gradients) -> Gradients {
-    let sum = |((name, a), (_, b)): (&(String, Vec<f32>), &(String, Vec<f32>))| {
-        (name.clone(), a.iter().zip(b).map(|(a, b)| a + b).collect())
-    };
-    left.iter().zip(right).map(sum).collect()
+    let sum = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a + b).collect();
+    left.iter().zip(right).map(|((name, a), (_, b))| (name.clone(), sum(a, b))).collect()
 }
 
 /// The tree over 2, 3 or 5 leaves.
@@ -51,8 +49,8 @@ fn accumulated_gradients_are_the_tree_of_single_ones() {
         for way in Way::all() {
             for total in [2, 3, 5] {
                 let mut engine = engine(case, way, total);
-                // Twice: an optimizer step leaves nothing behind for the next.
-                for _ in 0..2 {
+                // Twice where it is cheap: an optimizer step leaves nothing behind for the next.
+                for _ in 0..if total == 2 { 2 } else { 1 } {
                     for (index, batch) in batches[..total].iter().enumerate() {
                         engine.train_micro_batch(batch, index, total).unwrap();
                     }

@@ -62,7 +62,10 @@ impl Ended {
     pub fn ended_with(&self, code: i32, words: &[&str]) {
         assert_eq!(self.code, Some(code), "stdout: {}\nstderr: {}", self.stdout, self.stderr);
         assert_eq!(self.stdout, "", "nothing is reported");
-        assert_eq!(self.stderr.lines().count() > 1, code == 2, "one line: {}", self.stderr);
+        let parts: Vec<&str> = self.stderr.split(": ").map(str::trim).collect();
+        for (i, part) in parts.iter().enumerate() {
+            assert!(!parts[..i].contains(part), "`{part}` is said twice: {}", self.stderr);
+        }
         for word in words {
             assert!(self.stderr.contains(word), "no `{word}` in: {}", self.stderr);
         }
