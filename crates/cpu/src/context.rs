@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::isa::{Isa, IsaError};
+use crate::pool::{Pool, THREADS_MAX};
 
 /// The arithmetic profile of linear products and attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,7 +21,7 @@ pub enum Arithmetic {
 pub struct Context {
     isa: Isa,
     arithmetic: Arithmetic,
-    pool: Option<rayon::ThreadPool>,
+    pool: Option<Pool>,
 }
 
 /// Why a [`Context`] cannot be built.
@@ -32,18 +33,25 @@ pub enum ContextError {
     /// No threads were asked for.
     #[error("0 threads were asked for: use at least 1")]
     NoThreads,
+    /// More threads were asked for than a context handles.
+    #[error("{threads} threads were asked for: use at most {THREADS_MAX}")]
+    TooManyThreads {
+        /// How many.
+        threads: usize,
+    },
     /// The operating system refused the threads.
     #[error("could not start {threads} threads: {source}")]
     Threads {
         /// How many.
         threads: usize,
         /// What it said.
-        source: rayon::ThreadPoolBuildError,
+        source: std::io::Error,
     },
 }
 
 impl Context {
-    /// A context with its own pool of `threads` threads (none is started for 1).
+    /// A context for `threads` threads: the caller's of each kernel and a pool of
+    /// `threads - 1` others.
     ///
     /// # Errors
     /// [`ContextError`].
@@ -52,13 +60,12 @@ impl Context {
         let pool = match threads {
             0 => return Err(ContextError::NoThreads),
             1 => None,
-            _ => Some(
-                rayon::ThreadPoolBuilder::new()
-                    .num_threads(threads)
-                    .thread_name(|i| format!("kernel-{i}"))
-                    .build()
-                    .map_err(|source| ContextError::Threads { threads, source })?,
-            ),
+            _ if threads > THREADS_MAX => return Err(ContextError::TooManyThreads { threads }),
+            _ => {
+                let pool = Pool::new(threads)
+                    .map_err(|source| ContextError::Threads { threads, source })?;
+                Some(pool)
+            }
         };
         Ok(Self { isa, arithmetic, pool })
     }
@@ -78,16 +85,7 @@ impl Context {
     /// Threads that a kernel runs on.
     #[must_use]
     pub fn threads(&self) -> usize {
-        self.pool.as_ref().map_or(1, rayon::ThreadPool::current_num_threads)
-    }
-
-    /// Runs `f` on a thread of the pool. Kernels called inside start their threads
-    /// without a hand-over; a decode loop should run inside one `install`.
-    pub fn install<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
-        match &self.pool {
-            None => f(),
-            Some(pool) => pool.install(f),
-        }
+        self.pool.as_ref().map_or(1, Pool::threads)
     }
 
     /// Calls `work(thread, task)` for every task below `tasks`, tasks handed out in
@@ -96,13 +94,13 @@ impl Context {
         match &self.pool {
             Some(pool) if tasks > 1 => {
                 let next = AtomicUsize::new(0);
-                pool.broadcast(|thread| {
+                pool.run(tasks, &|thread| {
                     loop {
                         let task = next.fetch_add(1, Ordering::Relaxed);
                         if task >= tasks {
                             break;
                         }
-                        work(thread.index(), task);
+                        work(thread, task);
                     }
                 });
             }
@@ -138,6 +136,12 @@ mod tests {
     fn zero_threads_are_refused() {
         let context = Context::new(Isa::Portable, Arithmetic::F32, 0);
         assert!(matches!(context, Err(ContextError::NoThreads)));
+    }
+
+    #[test]
+    fn too_many_threads_are_refused() {
+        let context = Context::new(Isa::Portable, Arithmetic::F32, THREADS_MAX + 1);
+        assert!(matches!(context, Err(ContextError::TooManyThreads { threads: 1025 })));
     }
 
     #[test]

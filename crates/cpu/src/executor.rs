@@ -48,8 +48,7 @@ impl Cpu {
         Ok(Self { context, bounds })
     }
 
-    /// What the kernels run with. Inside [`Context::install`] operations start their
-    /// threads without a hand-over, which a decoding loop should use.
+    /// What the kernels run with.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.context

@@ -15,6 +15,7 @@ mod executor;
 mod isa;
 pub mod matmul;
 mod ops;
+mod pool;
 mod scratch;
 mod simd;
 mod workspace;

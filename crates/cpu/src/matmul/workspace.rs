@@ -34,7 +34,10 @@ pub(super) const HEADER: usize = 16;
 /// Most rows of A for which rows of B are multiplied straight from memory.
 pub(super) const SKINNY_ROWS_MAX: usize = 8;
 /// Rows of B that one skinny step handles.
-pub(super) const SKINNY_STEP: usize = 32;
+const SKINNY_STEP: usize = 16;
+/// Fewest rows of B worth a skinny task: the first step of a task reads memory that
+/// nobody has asked for ahead.
+const SKINNY_TASK_MIN: usize = 3 * SKINNY_STEP;
 /// Tasks that each thread should get where the shape allows, to even out.
 const TASKS_PER_THREAD: usize = 4;
 /// Fewest rows worth a task.
@@ -111,7 +114,10 @@ impl Split {
         if k_block < k {
             row_block = row_block.min(CUT_ROW_BLOCK);
         }
-        let skinny_block = n.div_ceil(TASKS_PER_THREAD * threads).next_multiple_of(2 * SKINNY_STEP);
+        let skinny_block = n
+            .div_ceil(TASKS_PER_THREAD * threads)
+            .max(SKINNY_TASK_MIN)
+            .next_multiple_of(SKINNY_STEP);
         let slots = stack_slots(leaves.max(1)) + 1;
         Self { m, n, k, slots, k_block, col_block, row_block, skinny_block }
     }

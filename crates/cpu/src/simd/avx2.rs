@@ -267,6 +267,10 @@ impl Vector for Avx2 {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
     #[inline(always)]
+    unsafe fn prefetch_far(p: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
+    }
+    #[inline(always)]
     unsafe fn int_to_float(self) -> Self {
         unsafe { Self(_mm256_cvtepi32_ps(int(self.0)), _mm256_cvtepi32_ps(int(self.1))) }
     }

@@ -195,6 +195,10 @@ impl Vector for Avx512 {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
     #[inline(always)]
+    unsafe fn prefetch_far(p: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
+    }
+    #[inline(always)]
     unsafe fn int_to_float(self) -> Self {
         unsafe { Self(_mm512_cvtepi32_ps(int(self))) }
     }

@@ -89,6 +89,9 @@ pub(crate) trait Vector: Copy {
     unsafe fn high_half(self) -> Self;
     /// Brings the cache line of `p` (any address) towards the processor.
     unsafe fn prefetch(p: *const u8);
+    /// The same into the second-level cache only: what is needed some ten thousand
+    /// bytes later.
+    unsafe fn prefetch_far(p: *const u8);
     /// Bit patterns as signed integers, converted to `f32` (exact below 2^24).
     unsafe fn int_to_float(self) -> Self;
 

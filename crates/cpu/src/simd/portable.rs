@@ -141,6 +141,8 @@ impl Vector for Portable {
     #[inline(always)]
     unsafe fn prefetch(_: *const u8) {}
     #[inline(always)]
+    unsafe fn prefetch_far(_: *const u8) {}
+    #[inline(always)]
     unsafe fn int_to_float(self) -> Self {
         Self(self.0.map(|x| (x.to_bits() as i32) as f32))
     }
