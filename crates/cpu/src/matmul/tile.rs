@@ -73,7 +73,7 @@ impl<W: Words, const R: usize, const C: usize> Kernel for Tile<'_, W, R, C> {
                     mode.restore();
                     acc = load::<V, R, C>(state);
                 }
-                end(piece.end, &acc, state);
+                end(piece.end, &mut acc, state);
             }
         }
     }
@@ -106,7 +106,7 @@ pub(super) unsafe fn begin<V: Vector, const R: usize, const C: usize>(
 #[inline(always)]
 pub(super) unsafe fn end<V: Vector, const R: usize, const C: usize>(
     end: End,
-    acc: &[[V; C]; R],
+    acc: &mut [[V; C]; R],
     state: *mut f32,
 ) {
     let size = R * C * LANES;

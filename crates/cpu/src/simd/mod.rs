@@ -199,8 +199,8 @@ pub(crate) unsafe fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
             Isa::Avx512 if avx512 => return unsafe { avx512::Avx512::outlined(kernel) },
             // A kernel of dots runs nowhere but on the instruction and on its
             // emulation: AVX2 would have nothing to offer it.
-            // SAFETY: AVX-512 implies AVX2 in `Isa::best`.
             Isa::Avx512 | Isa::Avx2 if !K::BF16_DOT => {
+                // SAFETY: AVX-512 implies AVX2 in `Isa::best`.
                 return unsafe { avx2::Avx2::outlined(kernel) };
             }
             Isa::Avx512 | Isa::Avx2 | Isa::Portable => {}
