@@ -38,7 +38,10 @@ impl Block {
 
     /// Address of `offset`, which with `bytes` must lie inside.
     pub(crate) fn at(&self, offset: usize, bytes: usize) -> *mut u8 {
-        assert!(offset.checked_add(bytes).is_some_and(|end| end <= self.bytes), "outside its block");
+        assert!(
+            offset.checked_add(bytes).is_some_and(|end| end <= self.bytes),
+            "outside its block"
+        );
         // SAFETY: the offset lies inside the mapping (or is 0 in a block of no bytes).
         unsafe { self.start.add(offset) }
     }

@@ -6,7 +6,8 @@ use clap::Args;
 use cpu::matmul::{Elems, Init, Operand, OutView, Product, Shape, Term, matmul, workspace_bytes};
 use cpu::{Context, Cpu, Isa, Precision, Settings};
 use program::cost::Rates;
-use program::{Op, Program};
+use program::ledger::Bytes;
+use program::{Ledger, Op, Program};
 use serde::{Deserialize, Serialize};
 use std::cell::OnceCell;
 use std::path::PathBuf;
@@ -27,6 +28,9 @@ fn precision(profile: Profile) -> Precision {
         Profile::CpuBf16 => Precision::Bf16,
     }
 }
+
+/// Most threads.
+const MOST_THREADS: usize = 256;
 
 /// How to compute; part of every command that does.
 #[derive(Args, Clone, Debug)]
@@ -52,6 +56,11 @@ impl Device {
     pub(crate) fn new(compute: &Compute) -> Result<Device> {
         let threads = match compute.threads {
             Some(0) => bail!("--threads 0: at least one thread computes"),
+            Some(threads) if threads > MOST_THREADS => {
+                bail!(
+                    "--threads {threads}: the most is {MOST_THREADS}, and more than the processor has only wait"
+                )
+            }
             Some(threads) => threads,
             None => std::thread::available_parallelism().map_or(1, |n| n.get()),
         };
@@ -164,6 +173,27 @@ fn measure(context: &Context) -> f64 {
         best = best.min(start.elapsed().as_secs_f64());
     }
     2.0 * (M * N * K) as f64 / best
+}
+
+/// Refuses a plan over the memory that the system has free: without it, a run would be killed in its middle.
+pub(crate) fn check_available(ledger: &Ledger) -> Result<()> {
+    let Some(available) = available_bytes() else { return Ok(()) };
+    if ledger.total() > available {
+        bail!(
+            "the plan needs {} and the machine has {} free ({ledger}): lower the shape, or give --memory to \
+             recompute more",
+            Bytes(ledger.total()),
+            Bytes(available)
+        );
+    }
+    Ok(())
+}
+
+/// Bytes that the system can still give, where it tells.
+fn available_bytes() -> Option<usize> {
+    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = info.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+    Some(line.trim().trim_end_matches(" kB").parse::<usize>().ok()? * 1024)
 }
 
 /// Resident bytes of this process, where the system tells them.

@@ -1,7 +1,7 @@
 //! An engine for inference: weights loaded, an adapter attached if there is one.
 
 use crate::commands::shared::{self, Memory};
-use crate::device::Device;
+use crate::device::{self, Device};
 use crate::model::Model;
 use crate::progress;
 use anyhow::{Context, Result, bail};
@@ -41,6 +41,7 @@ pub(crate) fn engine(
     if let Some(size) = setup.memory.memory {
         Lease { bytes: size.0 }.check(&blueprint.ledger)?;
     }
+    device::check_available(&blueprint.ledger)?;
     let mut engine = Engine::new(graph, blueprint, device.executor()?)?;
     load(&mut engine, model, setup.quiet)?;
     if let Some(adapter) = &adapter {

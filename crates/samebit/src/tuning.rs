@@ -13,6 +13,7 @@ use program::keep::{Keep, Level};
 use program::ledger::Bytes;
 use program::{Graph, Lease, Rank, Topology};
 use serde::Serialize;
+use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use train::{Facts, Flow, Observer, Requested, Resolved, StepEvent};
@@ -83,6 +84,7 @@ fn plan(
     job.train = Some(resolved.train_shape(keep));
     let blueprint = Blueprint::new(graph, Topology::single(), Rank::FIRST, job, &workspace);
     Lease { bytes: limit }.check(&blueprint.ledger)?;
+    device::check_available(&blueprint.ledger)?;
     Ok((job, blueprint))
 }
 
@@ -140,7 +142,7 @@ impl Tuning {
     }
 }
 
-/// Draws the loop's progress and stops it on Ctrl-C.
+/// Draws the loop's progress (a line now and then where there is no terminal) and stops it on Ctrl-C or SIGTERM.
 pub(crate) struct Bar {
     bar: Option<ProgressBar>,
     quiet: bool,
@@ -163,6 +165,9 @@ impl Bar {
     }
 }
 
+/// Lines of progress in a run whose error stream is no terminal.
+const PLAIN_LINES: usize = 10;
+
 impl Observer for Bar {
     fn start(&mut self, step: usize, steps: usize) {
         let bar = progress::steps(steps as u64, self.quiet);
@@ -183,6 +188,17 @@ impl Observer for Bar {
             if event.step == event.steps {
                 bar.finish_and_clear();
             }
+        }
+        let part = |step: usize| step * PLAIN_LINES / event.steps;
+        if !self.quiet
+            && !std::io::stderr().is_terminal()
+            && part(event.step) > part(event.step - 1)
+        {
+            let rate = event.tokens as f64 / event.seconds;
+            eprintln!(
+                "step {} of {}: loss {:.4}, {rate:.0} tokens/s",
+                event.step, event.steps, event.loss
+            );
         }
         self.steps.push(event.clone());
         if self.stop.load(Ordering::SeqCst) { Flow::Stop } else { Flow::Continue }

@@ -65,6 +65,7 @@ impl Run<'_, '_> {
         let folder = self.resolved.out.value.clone();
         let record = self.record(&schedule);
         run_folder::create(&folder, &record)?;
+        let _lock = run_folder::lock(&folder)?;
         self.initialise()?;
         self.steps(&folder, schedule, 0, observer)
     }
@@ -78,6 +79,7 @@ impl Run<'_, '_> {
         let schedule = self.schedule()?;
         let folder = self.resolved.out.value.clone();
         run_folder::verify(&folder, &self.identity())?;
+        let _lock = run_folder::lock(&folder)?;
         let product = product::path(&folder, self.resolved.lora().is_some());
         if product.exists() {
             return Err(RunError::Finished { path: folder, product }.into());

@@ -198,6 +198,26 @@ fn a_folder_with_a_run_is_not_begun_again_and_one_without_is_not_resumed() {
 }
 
 #[test]
+fn a_run_that_another_process_has_is_not_resumed() {
+    let fixture = Fixture::new("llama");
+    fixture.run("out", "", false, &mut Watch::stopping_after(2)).unwrap();
+    let other = std::fs::File::open(fixture.out("out").join("run.json")).unwrap();
+    other.lock().unwrap();
+    let refused = folder_error(fixture.run("out", "", true, &mut Watch::default()));
+    assert!(matches!(refused, RunError::InUse { .. }), "{refused}");
+    drop(other);
+    product(fixture.run("out", "", true, &mut Watch::default()).unwrap());
+}
+
+#[test]
+fn a_folder_with_something_else_is_not_taken() {
+    let fixture = Fixture::new("llama");
+    std::fs::create_dir_all(fixture.out("out").join("adapter")).unwrap();
+    let refused = folder_error(fixture.run("out", "", false, &mut Watch::default()));
+    assert!(matches!(&refused, RunError::NotEmpty { name, .. } if name == "adapter"), "{refused}");
+}
+
+#[test]
 fn a_damaged_checkpoint_is_refused() {
     let fixture = Fixture::new("llama");
     fixture.run("out", "", false, &mut Watch::stopping_after(2)).unwrap();

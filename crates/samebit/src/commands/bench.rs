@@ -123,6 +123,7 @@ fn train(args: &Args, device: &Device) -> Result<Rates> {
     let Some(keep) = keep else { bail!("nothing fits the lease of {}", Bytes(limit)) };
     job.train = Some(shape(keep));
     let blueprint = Blueprint::new(&graph, Topology::single(), Rank::FIRST, job, &workspace);
+    device::check_available(&blueprint.ledger)?;
     let before = device::resident_bytes().unwrap_or(0);
     let mut engine = Engine::new(graph, blueprint, device.executor()?)?;
     infer::load(&mut engine, &model, args.json)?;

@@ -4,7 +4,7 @@ use crate::device;
 use crate::model::Source;
 use crate::output;
 use crate::tuning::{self, Bar, MemoryReport};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use engine::Job;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -78,16 +78,19 @@ pub(crate) fn run(args: Args) -> Result<()> {
         steps: bar.steps,
         memory: MemoryReport::of(&engine, before),
     };
-    output::report(args.json, &report, text)
+    output::report(args.json, &report, text)?;
+    match &report.checkpoint {
+        None => Ok(()),
+        Some(checkpoint) => {
+            bail!("stopped before its end; go on from {} with --resume", checkpoint.display())
+        }
+    }
 }
 
 fn text(report: &Trained) -> String {
-    let end = match (&report.product, &report.checkpoint) {
-        (Some(product), _) => format!("finished: {}", product.display()),
-        (_, Some(checkpoint)) => {
-            format!("stopped at {}; go on with --resume", checkpoint.display())
-        }
-        _ => String::new(),
+    let end = match &report.product {
+        Some(product) => format!("finished: {}", product.display()),
+        _ => "stopped".to_string(),
     };
     format!("{}\n{}{end}\n", tuning::steps_text(&report.steps), report.memory.text())
 }

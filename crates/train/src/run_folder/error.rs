@@ -42,6 +42,12 @@ pub enum RunError {
         /// The folder.
         path: PathBuf,
     },
+    /// Another process has the run.
+    #[error("{} is in use by another run; wait for it, or stop it", path.display())]
+    InUse {
+        /// The folder.
+        path: PathBuf,
+    },
     /// Something else is in the folder.
     #[error("{} is not empty (it holds `{name}`); choose another folder", path.display())]
     NotEmpty {

@@ -13,6 +13,6 @@ pub use checkpoint::CHECKPOINTS;
 pub(crate) use checkpoint::{clean, load, newest, prune, save};
 pub use error::{Change, RunError};
 pub use record::{Identity, RECORD_FILE, RunRecord, read_record};
-pub(crate) use record::{create, verify};
+pub(crate) use record::{create, lock, verify};
 pub use steps::STEPS_FILE;
 pub(crate) use steps::StepsLog;

@@ -1,7 +1,7 @@
 //! `run.json`: what was asked, what runs, and what a resumed run must agree with.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::path::Path;
 
 use data::{PackReport, Report};
@@ -126,6 +126,17 @@ pub(crate) fn create(folder: &Path, record: &RunRecord) -> Result<(), RunError> 
     fs::create_dir_all(&checkpoints).map_err(io("create", &checkpoints))?;
     sync_folder(folder)?;
     write_json(folder, RECORD_FILE, record)
+}
+
+/// Takes a run's folder for this process, until the file is closed.
+pub(crate) fn lock(folder: &Path) -> Result<File, RunError> {
+    let path = folder.join(RECORD_FILE);
+    let file = File::open(&path).map_err(io("open", &path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(RunError::InUse { path: folder.to_owned() }),
+        Err(TryLockError::Error(source)) => Err(io("lock", &path)(source)),
+    }
 }
 
 /// Reads the record of a run.
