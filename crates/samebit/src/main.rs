@@ -2,13 +2,16 @@
 
 mod commands;
 mod completion;
+mod data_report;
 mod device;
+mod encoding;
 mod evaluate;
 mod infer;
 mod model;
 mod output;
 mod plan;
 mod progress;
+mod sample_view;
 mod tuning;
 
 use clap::{Parser, Subcommand};
@@ -31,6 +34,10 @@ struct Cli {
 enum Command {
     /// Say what a run will cost, before it: parameters, bytes, steps, FLOPs, time
     Plan(commands::plan::Args),
+    /// Show what training would see: lengths, masks, truncation, packing, order, one sample token by token
+    Data(Box<commands::data::Args>),
+    /// List or prune encoded data that is kept for later runs
+    Cache(commands::cache::Args),
     /// Fine-tune a model (LoRA or full)
     Train(Box<commands::train::Args>),
     /// Merge an adapter into its base, as a Hugging Face checkpoint
@@ -51,6 +58,8 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Plan(args) => commands::plan::run(args),
+        Command::Data(args) => commands::data::run(*args),
+        Command::Cache(args) => commands::cache::run(args),
         Command::Train(args) => commands::train::run(*args),
         Command::Merge(args) => commands::merge::run(args),
         Command::Score(args) => commands::score::run(args),

@@ -1,12 +1,14 @@
 //! A fine-tuning run from its settings: data, plan, engine, loop, report.
 
+use crate::data_report;
 use crate::device::{self, Compute, Device};
+use crate::encoding::{self, EncodedData};
 use crate::infer;
 use crate::model::{self, Model, Source};
 use crate::output::{Table, duration, thousands};
 use crate::progress;
 use anyhow::{Context, Result, bail};
-use data::{Dataset, Encoder};
+use data::{CacheOutcome, Dataset};
 use engine::{Blueprint, Engine, Fitter, Job};
 use indicatif::ProgressBar;
 use program::keep::{Keep, Level};
@@ -24,6 +26,10 @@ pub(crate) struct Tuning {
     pub(crate) requested: Requested,
     pub(crate) resolved: Resolved,
     pub(crate) dataset: Dataset,
+    /// How the encode cache served the data.
+    pub(crate) cache: CacheOutcome,
+    /// Bytes of the data files.
+    pub(crate) data_bytes: usize,
     pub(crate) device: Device,
     pub(crate) graph: Graph,
     pub(crate) job: Job,
@@ -49,8 +55,20 @@ pub(crate) fn prepare(
         Compute { threads: Some(resolved.threads.value), profile: resolved.profile.value };
     let device = Device::new(&compute)?;
     let (job, blueprint) = plan(&graph, &resolved, rest, &device)?;
-    let dataset = encode(&model, &resolved, &graph, quiet)?;
-    Ok(Tuning { model, requested, resolved, dataset, device, graph, job, blueprint })
+    let EncodedData { dataset, cache, bytes: data_bytes } =
+        encoding::encode(&model, &resolved, &resolved.sources(), source, quiet)?;
+    Ok(Tuning {
+        model,
+        requested,
+        resolved,
+        dataset,
+        cache,
+        data_bytes,
+        device,
+        graph,
+        job,
+        blueprint,
+    })
 }
 
 /// The fastest keep set within the lease, or a refusal with what would fit.
@@ -88,26 +106,6 @@ fn plan(
     Ok((job, blueprint))
 }
 
-fn encode(model: &Model, resolved: &Resolved, graph: &Graph, quiet: bool) -> Result<Dataset> {
-    let samples = data::read(&resolved.data.value)?;
-    let tokenizer = model.tokenizer()?;
-    let needs_template =
-        samples.iter().any(|sample| sample.content.shape() == data::Shape::Messages);
-    let template = needs_template.then(|| model.template()).transpose()?;
-    let encoder = Encoder {
-        tokenizer: &tokenizer,
-        template: template.as_ref(),
-        vocab: graph.vocab,
-        threads: resolved.threads.value,
-        max_length: resolved.max_length.value,
-        too_long: resolved.too_long(),
-    };
-    let bar = progress::count("encoding", samples.len() as u64, quiet);
-    let dataset = encoder.encode(&samples, &mut |done| bar.set_position(done as u64))?;
-    bar.finish_and_clear();
-    Ok(dataset)
-}
-
 impl Tuning {
     /// Allocates what was planned and loads the base weights.
     pub(crate) fn engine(&self, quiet: bool) -> Result<Engine<'static>> {
@@ -120,12 +118,13 @@ impl Tuning {
     /// What will run, in a few lines.
     pub(crate) fn summary(&self) -> Result<String> {
         let r = &self.resolved;
-        let report = self.dataset.report();
+        let report = self.dataset.report().total;
         let schedule = r.schedule(&self.dataset)?;
         let keep = self.job.train.map_or(String::new(), |t| t.keep.to_string());
         Ok(format!(
             "{} · {} trained of {} parameters · {}\n\
              data: {} samples, {} tokens, {} learnt · {} steps of {} × {} tokens\n\
+             {}\n\
              plan: {} ({keep})\n",
             self.model.identity,
             thousands(self.graph.trainable_elements()),
@@ -137,6 +136,7 @@ impl Tuning {
             schedule.steps(),
             r.accumulation.value,
             thousands(r.micro_tokens.value),
+            data_report::cache(&self.cache, self.data_bytes),
             Bytes(self.blueprint.ledger.total()),
         ))
     }

@@ -24,6 +24,6 @@ pub use run_folder::{
     CHECKPOINTS, Change, Identity, RECORD_FILE, RunError, RunRecord, STEPS_FILE, read_record,
 };
 pub use settings::{
-    Chosen, Facts, Mode, Profile, Requested, Resolved, ScheduleKind, Settings, SettingsError, Size,
-    Source, TooLongPolicy, WeightType, default_sequences,
+    Chosen, DataSource, Facts, Mode, OrderKind, Profile, Requested, Resolved, ScheduleKind,
+    Settings, SettingsError, Size, Source, TooLongPolicy, WeightType, default_sequences,
 };

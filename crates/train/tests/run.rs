@@ -48,7 +48,7 @@ fn a_lora_run_learns_and_leaves_an_adapter_and_a_record() {
     assert_eq!(record.steps, 8);
     assert_eq!(record.resolved.rank.unwrap().value, 16);
     assert_eq!(record.requested.settings.seed, Some(7));
-    assert_eq!(record.data.samples, 10);
+    assert_eq!(record.data.total.samples, 10);
     assert!(record.ledger_bytes.values().sum::<usize>() > 0 && record.trained_parameters > 0);
 }
 

@@ -1,7 +1,9 @@
 //! One command a file.
 
 pub(crate) mod bench;
+pub(crate) mod cache;
 pub(crate) mod chat;
+pub(crate) mod data;
 pub(crate) mod generate;
 pub(crate) mod merge;
 pub(crate) mod plan;

@@ -5,6 +5,7 @@ use crate::model::Source;
 use crate::output;
 use crate::tuning::{self, Bar, MemoryReport};
 use anyhow::{Result, bail};
+use data::CacheOutcome;
 use engine::Job;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -40,6 +41,7 @@ struct Trained {
     /// The checkpoint, when the run was stopped.
     checkpoint: Option<PathBuf>,
     steps: Vec<StepEvent>,
+    encode_cache: CacheOutcome,
     memory: MemoryReport,
 }
 
@@ -76,6 +78,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         product,
         checkpoint,
         steps: bar.steps,
+        encode_cache: tuning.cache.clone(),
         memory: MemoryReport::of(&engine, before),
     };
     output::report(args.json, &report, text)?;

@@ -16,7 +16,16 @@ use crate::settings::{Requested, Resolved};
 pub const RECORD_FILE: &str = "run.json";
 
 /// Settings that a resumed run may have otherwise: they change no bit of it.
-const FREE: [&str; 6] = ["out", "data", "save_every", "keep_checkpoints", "threads", "memory"];
+const FREE: [&str; 8] = [
+    "out",
+    "data",
+    "encode_cache",
+    "encode_cache_limit",
+    "save_every",
+    "keep_checkpoints",
+    "threads",
+    "memory",
+];
 
 /// What makes a run this run: with the same identity it gives the same bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

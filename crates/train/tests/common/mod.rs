@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use data::{Dataset, Encoder, TooLong};
+use data::{Corpus, Dataset, Encoder, Source, TooLong};
 use engine::{Blueprint, Engine, Job};
 use formats::Checkpoint;
 use oracle::{Oracle, Precision};
@@ -139,7 +139,7 @@ fn encode(folder: &Path, lines: &[String], vocab: usize) -> Dataset {
         too_long: TooLong::Refuse,
         threads: 1,
     };
-    encoder.encode(&data::read(&[data]).unwrap(), &mut |_| ()).unwrap()
+    encoder.encode(&Corpus::open(&[Source::new(data)]).unwrap(), &mut |_, _| ()).unwrap()
 }
 
 /// Keeps what it is told, and stops after a step where asked to.
