@@ -130,6 +130,7 @@ impl MicroBatch {
             picked: 0,
             segments: inputs.segments.len() / 4,
             all_segments: segments,
+            blocks: 0,
         };
         Ok(inputs)
     }
