@@ -35,6 +35,7 @@ pub struct Engine<'r> {
     executor: Box<dyn Executor + 'r>,
     exchange: Option<Box<dyn Exchange + 'r>>,
     profile: Option<Profile>,
+    weights_version: u64,
 }
 
 impl<'r> Engine<'r> {
@@ -48,7 +49,15 @@ impl<'r> Engine<'r> {
         executor: Box<dyn Executor + 'r>,
     ) -> Result<Self, EngineError> {
         let memory = Memory::new(&blueprint.ledger)?;
-        Ok(Engine { graph, blueprint, memory, executor, exchange: None, profile: None })
+        Ok(Engine {
+            graph,
+            blueprint,
+            memory,
+            executor,
+            exchange: None,
+            profile: None,
+            weights_version: 0,
+        })
     }
 
     /// The same with other ranks to exchange with.
@@ -65,6 +74,16 @@ impl<'r> Engine<'r> {
     /// What was timed since [`Engine::start_profile`].
     pub fn profile(&self) -> Option<&Profile> {
         self.profile.as_ref()
+    }
+
+    /// How often parameters were written: what a cache was computed with. Only its changes have a meaning.
+    pub fn weights_version(&self) -> u64 {
+        self.weights_version
+    }
+
+    /// Parameters were written.
+    pub(crate) fn note_new_weights(&mut self) {
+        self.weights_version += 1;
     }
 
     /// Bytes allocated, by kind: what was planned.
