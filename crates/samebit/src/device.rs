@@ -163,7 +163,8 @@ fn measure(context: &Context) -> f64 {
     let chain = [term];
     let leaves = [chain.as_slice()];
     let product = Product { m: M, n: N, leaves: &leaves, tail: &[], alpha: 1.0, init: Init::None };
-    let mut scratch = vec![0u8; workspace_bytes(&Shape::of(&product), context.threads())];
+    let mut scratch =
+        vec![0u8; workspace_bytes(&Shape::of(&product, context.arithmetic()), context.threads())];
     let mut best = f64::INFINITY;
     for _ in 0..RUNS {
         let start = Instant::now();
