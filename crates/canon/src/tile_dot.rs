@@ -31,10 +31,12 @@ pub const RUN: usize = 32;
 pub fn add_run(acc: f32, len: usize, operands: impl Fn(usize) -> (f32, f32)) -> f32 {
     assert!(len <= RUN, "{len} steps are more than a run");
     let chain = |first: usize| {
-        (first..RUN).step_by(2).fold(0.0, |sum, k| {
-            let (a, b) = if k < len { operands(k) } else { (0.0, 0.0) };
+        let sum = (first..len).step_by(2).fold(0.0, |sum, k| {
+            let (a, b) = operands(k);
             fma(a, b, sum)
-        })
+        });
+        // Any number of zeros does what one does.
+        if len + 1 < RUN || len < RUN && first == 1 { fma(0.0, 0.0, sum) } else { sum }
     };
     add(acc, add(chain(0), chain(1)))
 }
@@ -67,6 +69,18 @@ mod tests {
         let least = f32::MIN_POSITIVE;
         // The even chain flushes to −0; a product of zeros makes it +0.
         assert_eq!(run(-0.0, &[(-least, 0.5)]).to_bits(), 0);
+    }
+
+    #[test]
+    fn a_shorter_run_is_one_with_zeros() {
+        let term =
+            |k: usize| ([1e-20, -1.0, -f32::MIN_POSITIVE][k % 3], [0.5, 3e38, 0.0][k % 5 % 3]);
+        for len in 0..=RUN {
+            let zeros = |k| if k < len { term(k) } else { (0.0, 0.0) };
+            for acc in [0.0, -0.0, 1e30] {
+                assert_eq!(add_run(acc, len, term).to_bits(), add_run(acc, RUN, zeros).to_bits());
+            }
+        }
     }
 
     #[test]

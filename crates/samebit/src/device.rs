@@ -19,6 +19,7 @@ pub(crate) fn name(profile: Profile) -> &'static str {
     match profile {
         Profile::CpuF32 => "cpu-f32",
         Profile::CpuBf16 => "cpu-bf16",
+        Profile::CpuBf16Tiles => "cpu-bf16-tiles",
     }
 }
 
@@ -26,6 +27,7 @@ fn precision(profile: Profile) -> Precision {
     match profile {
         Profile::CpuF32 => Precision::F32,
         Profile::CpuBf16 => Precision::Bf16,
+        Profile::CpuBf16Tiles => Precision::Bf16Tiles,
     }
 }
 
