@@ -193,6 +193,7 @@ impl Pass {
             segments: pass.segments.len() / 4,
             all_segments: work.len(),
             blocks: pass.live.blocks,
+            ..Live::default()
         };
         pass
     }

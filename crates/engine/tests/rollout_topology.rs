@@ -104,7 +104,7 @@ fn same_as_one_rank(kv_heads: usize, degrees: &[(usize, usize, usize)]) {
                 let at = row.iter().zip(wanted).position(|(a, b)| a != b);
                 assert_eq!(at, None, "tp {tp} cp {cp} rank {rank}: row {index}");
             }
-            if kv_heads % tp == 0 {
+            if kv_heads.is_multiple_of(tp) {
                 assert_eq!(bytes, context / (tp * cp), "tp {tp} cp {cp}: a share of the cache");
             }
         }

@@ -151,6 +151,8 @@ pub struct Live {
     pub all_segments: usize,
     /// Entries of the block table.
     pub blocks: usize,
+    /// Logical micro-batches of the optimizer step, over all data ranks; no axis.
+    pub micro_batches: usize,
 }
 
 impl Live {

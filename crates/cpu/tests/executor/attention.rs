@@ -8,7 +8,7 @@ use program::{Axis, DType, Op};
 
 use crate::support::{Case, Data, executors};
 
-const PRECISIONS: [Precision; 2] = [Precision::F32, Precision::Bf16];
+const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::Bf16Tiles];
 
 /// (first query row, rows, position, key row).
 type Table = Vec<[u32; 4]>;
@@ -18,10 +18,9 @@ fn case(tokens: usize, table: &Table) -> Case {
     Case::new(Live {
         tokens,
         all_tokens: tokens,
-        picked: 0,
         segments,
         all_segments: segments,
-        blocks: 0,
+        ..Live::default()
     })
 }
 
@@ -183,10 +182,8 @@ fn context_ranks_get_their_rows_of_the_gradients() {
         let mut case = Case::new(Live {
             tokens: own,
             all_tokens: TOKENS,
-            picked: 0,
-            segments: 0,
             all_segments: table.len(),
-            blocks: 0,
+            ..Live::default()
         });
         let all = |case: &mut Case, cols| {
             case.buffer(DType::F32, (TOKENS, cols), Axis::AllTokens, Data::Random)

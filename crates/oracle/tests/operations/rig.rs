@@ -95,7 +95,7 @@ impl Rig {
             params: vec![],
             caches: vec![],
             hyper: None,
-            grad_norm: None,
+            grad_squares: None,
             page_share: PageShare { cp: 1, interleave: 1 },
             topology: Topology::single(),
             rank: Rank::FIRST,
