@@ -167,6 +167,7 @@ impl Case {
             picked: self.capacity(Axis::Picked),
             segments: self.capacity(Axis::Segments),
             all_segments: self.capacity(Axis::AllSegments),
+            blocks: self.capacity(Axis::Blocks),
             micro_batches: 0,
         };
         let all = Frame::new(&self.program, &plan, &memory, whole);
@@ -192,6 +193,7 @@ impl Case {
         let reference = match precision {
             Precision::F32 => oracle::Precision::F32,
             Precision::Bf16 => oracle::Precision::Bf16,
+            Precision::Bf16Tiles => oracle::Precision::Bf16Tiles,
         };
         let expected = self.run(&op, &mut Oracle::new(reference));
         for (settings, mut cpu) in executors(precision) {
