@@ -10,6 +10,7 @@ mod blueprint;
 mod error;
 mod fit;
 mod generate;
+mod kernels;
 mod load;
 mod optimizer;
 mod profile;
@@ -23,6 +24,7 @@ pub use blueprint::{Blueprint, Compiled, GenerateShape, Job, TrainShape, head_ch
 pub use error::EngineError;
 pub use fit::{Fitter, Largest, StepShape, Workspace};
 pub use generate::{Advance, Row};
+pub use kernels::KernelUse;
 pub use optimizer::{Hyper, UpdateReport};
 pub use profile::{KernelRow, Profile};
 pub use run::{Engine, Exchange};

@@ -2,6 +2,7 @@
 
 use crate::blueprint::{Blueprint, Compiled};
 use crate::error::EngineError;
+use crate::kernels::{KernelLog, KernelUse};
 use crate::profile::Profile;
 use arena::{Executor, Frame, Memory};
 use program::buffer::Live;
@@ -35,6 +36,7 @@ pub struct Engine<'r> {
     executor: Box<dyn Executor + 'r>,
     exchange: Option<Box<dyn Exchange + 'r>>,
     profile: Option<Profile>,
+    kernels: KernelLog,
 }
 
 impl<'r> Engine<'r> {
@@ -48,7 +50,15 @@ impl<'r> Engine<'r> {
         executor: Box<dyn Executor + 'r>,
     ) -> Result<Self, EngineError> {
         let memory = Memory::new(&blueprint.ledger)?;
-        Ok(Engine { graph, blueprint, memory, executor, exchange: None, profile: None })
+        Ok(Engine {
+            graph,
+            blueprint,
+            memory,
+            executor,
+            exchange: None,
+            profile: None,
+            kernels: KernelLog::default(),
+        })
     }
 
     /// The same with other ranks to exchange with.
@@ -65,6 +75,16 @@ impl<'r> Engine<'r> {
     /// What was timed since [`Engine::start_profile`].
     pub fn profile(&self) -> Option<&Profile> {
         self.profile.as_ref()
+    }
+
+    /// Kernels that have run since the engine was made, or since [`Engine::forget_kernels`].
+    pub fn kernels(&self) -> Vec<KernelUse> {
+        self.kernels.uses()
+    }
+
+    /// Counts kernels from here on anew.
+    pub fn forget_kernels(&mut self) {
+        self.kernels = KernelLog::default();
     }
 
     /// Bytes allocated, by kind: what was planned.
@@ -84,17 +104,17 @@ impl<'r> Engine<'r> {
         live: Live,
         range: Option<Range<usize>>,
     ) -> Result<(), EngineError> {
-        let Engine { blueprint, memory, executor, exchange, profile, .. } = self;
+        let Engine { blueprint, memory, executor, exchange, profile, kernels, .. } = self;
         let compiled = which(blueprint).as_ref().ok_or(EngineError::NotPlanned("this step"))?;
         let range = range.unwrap_or(0..compiled.program.ops.len());
-        let mut machine = Machine { memory, executor: &mut **executor, exchange, profile };
+        let mut machine = Machine { memory, executor: &mut **executor, exchange, profile, kernels };
         machine.run(compiled, live, range)
     }
 
     /// Runs a program over the store alone.
     pub(crate) fn run_stored(&mut self, compiled: &Compiled) -> Result<(), EngineError> {
-        let Engine { memory, executor, exchange, profile, .. } = self;
-        let mut machine = Machine { memory, executor: &mut **executor, exchange, profile };
+        let Engine { memory, executor, exchange, profile, kernels, .. } = self;
+        let mut machine = Machine { memory, executor: &mut **executor, exchange, profile, kernels };
         machine.run(compiled, Live::default(), 0..compiled.program.ops.len())
     }
 }
@@ -105,6 +125,7 @@ struct Machine<'e, 'r> {
     executor: &'e mut (dyn Executor + 'r),
     exchange: &'e mut Option<Box<dyn Exchange + 'r>>,
     profile: &'e mut Option<Profile>,
+    kernels: &'e mut KernelLog,
 }
 
 impl Machine<'_, '_> {
@@ -146,6 +167,8 @@ impl Machine<'_, '_> {
             op: op.name(),
             layer: program.op_layers[index],
             source,
-        })
+        })?;
+        self.kernels.add(program, index, self.executor.kernel());
+        Ok(())
     }
 }

@@ -136,6 +136,8 @@ fn run<W: Words>(
     } else {
         (Way::Packed, split.tasks())
     };
+    let words = if W::FLUSHES { 2 } else { u8::from(W::PAIRS) };
+    context.note(isa, words, way as u8);
     let raw = out.raw();
     let scratch = Shared(scratch::align(workspace));
     for thread in 0..context.threads() {
