@@ -13,6 +13,22 @@ pub enum Arithmetic {
     /// Profile `cpu-bf16`: operands rounded to bf16, one
     /// [`crate::bf16_dot::dot_bf16_pair`] for each pair of k.
     Bf16,
+    /// Profile `cpu-bf16-tiles`: operands rounded to bf16, one
+    /// [`canon::tile_dot::add_run`] for each run of 32 k.
+    Bf16Tiles,
+}
+
+impl Arithmetic {
+    /// The steps of `k` that a term takes part with: it is padded to whole pairs or
+    /// runs.
+    #[must_use]
+    pub fn padded(self, k: usize) -> usize {
+        match self {
+            Self::F32 => k,
+            Self::Bf16 => k.next_multiple_of(2),
+            Self::Bf16Tiles => k.next_multiple_of(canon::tile_dot::RUN),
+        }
+    }
 }
 
 /// Instruction set, arithmetic and thread pool of a run. Results depend on the
@@ -26,12 +42,19 @@ pub struct Context {
     taken: AtomicU8,
 }
 
-/// Ways that a product can be computed in, by the kind of its words and then as [`Context::note`] counts them.
-const WAYS: [[&str; 3]; 3] = [
+/// Kinds of words of products: what multiplies them.
+pub(crate) const WORDS: [&str; 5] =
+    ["f32", "bf16 dots", "bf16 on f32", "bf16 tiles", "bf16 tiles on f32"];
+/// Names of ways that a product can be computed in, by words and way.
+const WAYS: [[&str; 3]; WORDS.len()] = [
     ["packed f32", "few rows f32", "thin f32"],
     ["packed bf16 dots", "few rows bf16 dots", "thin bf16 dots"],
     ["packed bf16 on f32", "few rows bf16 on f32", "thin bf16 on f32"],
+    ["packed bf16 tiles", "few rows bf16 tiles", "thin bf16 tiles"],
+    ["packed bf16 tiles on f32", "few rows bf16 tiles on f32", "thin bf16 tiles on f32"],
 ];
+/// Notes of one instruction set: [`WAYS`] fit.
+const NOTES: u8 = 16;
 const ISAS: [Isa; 3] = [Isa::Portable, Isa::Avx2, Isa::Avx512];
 /// No product has run.
 const NOTHING_TAKEN: u8 = u8::MAX;
@@ -100,15 +123,15 @@ impl Context {
         self.pool.as_ref().map_or(1, Pool::threads)
     }
 
-    /// Notes how a product is computed: `words` and `way` index [`WAYS`].
+    /// Notes how a product is computed: `words` and `way` index its names.
     pub(crate) fn note(&self, isa: Isa, words: u8, way: u8) {
-        self.taken.store(16 * isa as u8 + 3 * words + way, Ordering::Relaxed);
+        self.taken.store(NOTES * isa as u8 + 3 * words + way, Ordering::Relaxed);
     }
 
     /// What was noted since the last call, if anything.
     pub(crate) fn take_note(&self) -> Option<(Isa, &'static str)> {
         let noted = self.taken.swap(NOTHING_TAKEN, Ordering::Relaxed);
-        let (isa, way) = (usize::from(noted / 16), usize::from(noted % 16));
+        let (isa, way) = (usize::from(noted / NOTES), usize::from(noted % NOTES));
         Some((*ISAS.get(isa)?, WAYS.get(way / 3)?[way % 3]))
     }
 
@@ -176,6 +199,7 @@ mod tests {
             assert_eq!(isa as usize, i);
             for (words, ways) in WAYS.iter().enumerate() {
                 for (way, name) in ways.iter().enumerate() {
+                    assert!(name.ends_with(WORDS[words]), "{name}");
                     context.note(isa, words as u8, way as u8);
                     assert_eq!(context.take_note(), Some((isa, *name)));
                     assert_eq!(context.take_note(), None);

@@ -176,10 +176,10 @@ fn programs(engine: &Engine<'_>) -> BTreeMap<String, String> {
     let blueprint = &engine.blueprint;
     let compiled: [(&str, &Option<Compiled>); 5] = [
         ("train", &blueprint.train),
+        ("accumulate", &blueprint.accumulate),
         ("optimizer", &blueprint.optimizer),
         ("score", &blueprint.score),
-        ("prefill", &blueprint.prefill),
-        ("decode", &blueprint.decode),
+        ("generate", &blueprint.generate),
     ];
     compiled
         .into_iter()
