@@ -19,7 +19,7 @@ use text::{ChatTemplate, TextIdentity, Tokenizer};
 /// Each is measured so often, in turn, and the best counts: the first warms caches up.
 const ROUNDS: usize = 3;
 
-type Failed = Box<dyn std::error::Error>;
+type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> Result<(), Failed> {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -24,6 +24,7 @@ mod sample;
 mod schedule;
 mod shorten;
 mod source;
+mod subset;
 
 pub use alternatives::{Alternative, OrderReport};
 pub use cache::{

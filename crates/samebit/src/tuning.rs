@@ -18,7 +18,7 @@ use serde::Serialize;
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use train::{Facts, Flow, Observer, Requested, Resolved, StepEvent};
+use train::{EvalEvent, Facts, Flow, Observer, Requested, Resolved, Run, StepEvent, Surroundings};
 
 /// Everything before the first step.
 pub(crate) struct Tuning {
@@ -30,6 +30,9 @@ pub(crate) struct Tuning {
     pub(crate) cache: CacheOutcome,
     /// Bytes of the data files.
     pub(crate) data_bytes: usize,
+    /// Held-out samples, where the settings ask for evaluation.
+    pub(crate) evaluation: Option<Dataset>,
+    pub(crate) surroundings: Surroundings,
     pub(crate) device: Device,
     pub(crate) graph: Graph,
     pub(crate) job: Job,
@@ -54,9 +57,15 @@ pub(crate) fn prepare(
     let compute =
         Compute { threads: Some(resolved.threads.value), profile: resolved.profile.value };
     let device = Device::new(&compute)?;
+    let rest = Job { score: resolved.score_shape(), ..rest };
     let (job, blueprint) = plan(&graph, &resolved, rest, &device)?;
-    let EncodedData { dataset, cache, bytes: data_bytes } =
-        encoding::encode(&model, &resolved, &resolved.sources(), source, quiet)?;
+    let Data { dataset, evaluation, cache, bytes: data_bytes } =
+        datasets(&model, &resolved, source, quiet)?;
+    let surroundings = Surroundings {
+        device: device.describe(),
+        cache: serde_json::to_value(&cache)?,
+        ..Surroundings::current()?
+    };
     Ok(Tuning {
         model,
         requested,
@@ -64,11 +73,39 @@ pub(crate) fn prepare(
         dataset,
         cache,
         data_bytes,
+        evaluation,
+        surroundings,
         device,
         graph,
         job,
         blueprint,
     })
+}
+
+/// The data, and what is held out of it or given beside it.
+struct Data {
+    dataset: Dataset,
+    evaluation: Option<Dataset>,
+    cache: CacheOutcome,
+    bytes: usize,
+}
+
+fn datasets(model: &Model, resolved: &Resolved, source: &Source, quiet: bool) -> Result<Data> {
+    let EncodedData { dataset: whole, cache, bytes } =
+        encoding::encode(model, resolved, &resolved.sources(), source, quiet)?;
+    let (dataset, evaluation) = if let Some(files) = &resolved.eval {
+        let files = data::Source::of_files(&files.value);
+        let held_out = encoding::encode(model, resolved, &files, source, quiet)?;
+        (whole, Some(held_out.dataset))
+    } else if let Some(fraction) = &resolved.eval_fraction {
+        let split = train::held_out(whole.len(), fraction.value, resolved.seed.value);
+        let (stay, out) = split
+            .context("eval_fraction: the data has one sample, of which no part can be held out")?;
+        (whole.subset(&stay), Some(whole.subset(&out)))
+    } else {
+        (whole, None)
+    };
+    Ok(Data { dataset, evaluation, cache, bytes })
 }
 
 /// The fastest keep set within the lease, or a refusal with what would fit.
@@ -113,6 +150,24 @@ impl Tuning {
         let mut engine = Engine::new(self.graph.clone(), self.blueprint.clone(), executor)?;
         infer::load(&mut engine, &self.model, quiet)?;
         Ok(engine)
+    }
+
+    /// The run of an engine of [`Tuning::engine`]; `extra_files` go beside the weights of a tuned model.
+    pub(crate) fn run<'a, 'r>(
+        &'a self,
+        engine: &'a mut Engine<'r>,
+        extra_files: &'a [(&'a str, &'a [u8])],
+    ) -> Run<'a, 'r> {
+        Run {
+            engine,
+            checkpoint: &self.model.checkpoint,
+            dataset: &self.dataset,
+            evaluation: self.evaluation.as_ref(),
+            requested: &self.requested,
+            resolved: &self.resolved,
+            surroundings: &self.surroundings,
+            extra_files,
+        }
     }
 
     /// What will run, in a few lines.
@@ -173,6 +228,20 @@ impl Observer for Bar {
         let bar = progress::steps(steps as u64, self.quiet);
         bar.set_position(step as u64);
         self.bar = Some(bar);
+    }
+
+    fn evaluated(&mut self, event: &EvalEvent) {
+        let EvalEvent { step, loss, best_loss, best_step, .. } = event;
+        let line = format!(
+            "evaluation after step {step}: loss {loss:.4} (best {best_loss:.4} after step {best_step})"
+        );
+        if self.quiet {
+            return;
+        }
+        match &self.bar {
+            Some(bar) => bar.suspend(|| eprintln!("{line}")),
+            None => eprintln!("{line}"),
+        }
     }
 
     fn step(&mut self, event: &StepEvent) -> Flow {

@@ -157,7 +157,13 @@ fn training_is_the_same_from_the_cache_and_without() {
             "3",
             "--json",
         ];
-        samebit(&[&fixed[..], more].concat()).report()
+        let report = samebit(&[&fixed[..], more].concat()).report();
+        let record: Value =
+            serde_json::from_slice(&fs::read(bench.path(&out).join("record.json")).unwrap())
+                .unwrap();
+        assert_eq!(record["data"]["cache"], report["encode_cache"], "the record has what happened");
+        assert_eq!(record["data"]["order"].as_str().unwrap().len(), 64);
+        report
     };
     let losses = |report: &Value| -> Vec<Value> {
         report["steps"].as_array().unwrap().iter().map(|step| step["loss"].clone()).collect()
