@@ -14,6 +14,7 @@ mod generate;
 mod kernels;
 mod load;
 mod optimizer;
+mod probe;
 mod profile;
 mod run;
 mod sampling;

@@ -98,6 +98,11 @@ impl<'r> Engine<'r> {
         self.memory.ledger()
     }
 
+    /// Scratch bytes that the executor's kernel of an operation needs.
+    pub(crate) fn workspace_bytes(&self, op: &Op, program: &Program) -> usize {
+        self.executor.workspace_bytes(op, program)
+    }
+
     /// A frame over a compiled program.
     pub(crate) fn frame<'a>(&'a self, compiled: &'a Compiled, live: Live) -> Frame<'a> {
         Frame::new(&compiled.program, &compiled.plan, &self.memory, live)

@@ -4,10 +4,11 @@ use anyhow::{Context as _, Result, bail};
 use arena::Executor;
 use clap::Args;
 use cpu::matmul::{Elems, Init, Operand, OutView, Product, Shape, Term, matmul, workspace_bytes};
-use cpu::{Context, Cpu, Isa, Precision, Settings};
+use cpu::{Context, Cpu, ISA_VARIABLE, Isa, Precision, Settings, has_native_bf16_dot};
 use program::cost::Rates;
 use program::ledger::Bytes;
 use program::{Ledger, Op, Program};
+use record::Gate;
 use serde::{Deserialize, Serialize};
 use std::cell::OnceCell;
 use std::path::PathBuf;
@@ -87,6 +88,30 @@ impl Device {
     /// In words.
     pub(crate) fn describe(&self) -> String {
         format!("{}, {:?}, {} threads", name(self.profile), self.isa, self.threads)
+    }
+
+    /// Which of several kernels were chosen, with the faster ones that were not, and why.
+    pub(crate) fn kernel_choices(&self) -> Vec<Gate> {
+        let best = Isa::best();
+        let isa = self.isa.name();
+        let isa = if self.isa == best {
+            format!("{isa}, the fastest that this processor has")
+        } else {
+            format!("{isa}; {} is faster and was not chosen: {ISA_VARIABLE} says so", best.name())
+        };
+        let faster = match self.profile {
+            Profile::CpuF32 if has_native_bf16_dot() => {
+                "cpu-bf16 may be faster here and was not chosen: it has other bits, and `profile` asks for these"
+            }
+            Profile::CpuF32 => "the bf16 profiles have no instructions of their own here",
+            Profile::CpuBf16 | Profile::CpuBf16Tiles => {
+                "`profile` asks for it; cpu-f32 is never faster where its instructions are"
+            }
+        };
+        vec![
+            Gate::ok("instruction set", isa),
+            Gate::ok("arithmetic profile", format!("{}; {faster}", name(self.profile))),
+        ]
     }
 
     /// Rates of this processor: measured once, then kept in the cache folder.
@@ -193,7 +218,7 @@ pub(crate) fn check_available(ledger: &Ledger) -> Result<()> {
 }
 
 /// Bytes that the system can still give, where it tells.
-fn available_bytes() -> Option<usize> {
+pub(crate) fn available_bytes() -> Option<usize> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = info.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
     Some(line.trim().trim_end_matches(" kB").parse::<usize>().ok()? * 1024)

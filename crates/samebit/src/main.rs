@@ -1,5 +1,6 @@
 //! `samebit`: fine-tune, score and run open language models, planned to the byte.
 
+mod checks;
 mod commands;
 mod completion;
 mod device;
@@ -34,6 +35,8 @@ enum Command {
     Plan(commands::plan::Args),
     /// Fine-tune a model (LoRA or full)
     Train(Box<commands::train::Args>),
+    /// Make the checks before a run, in seconds; takes what `train` takes
+    Check(Box<commands::train::Args>),
     /// Show a run: how it stands, its seal, settings, gates, memory, kernels, identity
     Show(commands::show::Args),
     /// Say what differs between two runs, and from which step on
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Plan(args) => commands::plan::run(args),
         Command::Train(args) => commands::train::run(*args),
+        Command::Check(args) => commands::check::run(*args),
         Command::Show(args) => commands::show::run(args),
         Command::Diff(args) => commands::diff::run(args),
         Command::Annotate(args) => commands::annotate::run(args),

@@ -14,6 +14,7 @@ mod fingerprint;
 pub mod gates;
 mod lr;
 mod observer;
+pub mod probe;
 mod product;
 mod recorder;
 mod run;

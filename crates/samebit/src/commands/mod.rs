@@ -3,6 +3,7 @@
 pub(crate) mod annotate;
 pub(crate) mod bench;
 pub(crate) mod chat;
+pub(crate) mod check;
 pub(crate) mod diff;
 pub(crate) mod generate;
 pub(crate) mod merge;

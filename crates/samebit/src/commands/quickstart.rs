@@ -1,5 +1,6 @@
 //! `samebit quickstart`: the main job in one command, on a shipped task.
 
+use crate::checks;
 use crate::device;
 use crate::evaluate::{self, Answer, Item};
 use crate::model::{self, Source};
@@ -63,7 +64,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let length = evaluate::longest(&items, ANSWER_TOKENS);
     let generate = GenerateShape::full(SEQUENCES, length, PASS_TOKENS);
     let job = Job { generate: Some(generate), ..Job::default() };
-    let tuning = tuning::prepare(requested, &args.source, job, false)?;
+    let mut tuning = tuning::prepare(requested, &args.source, job, false)?;
     print_plan(&tuning)?;
     let before = device::resident_bytes();
     let mut engine = tuning.engine(false)?;
@@ -78,6 +79,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
         "asking the base",
     )?;
     say!("base:  {} of {} held-out requests exact", exact(&base), base.len());
+    // Who tries samebit for the first time may well have changed something; the record keeps the patch.
+    tuning.check(&mut engine, checks::Options { allow_dirty: true, smoke: false })?;
     let mut bar = Bar::new(false)?;
     let mut run = tuning.run(&mut engine, &[]);
     let product = match run.start(&mut bar)? {

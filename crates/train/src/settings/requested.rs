@@ -110,15 +110,35 @@ impl Requested {
         file: Option<(PathBuf, Settings)>,
         flags: Settings,
     ) -> Result<Requested, SettingsError> {
-        let mut joined = Table::new();
-        let mut sources = BTreeMap::new();
+        let none = Requested::default();
         let file = file.map(|(path, settings)| (settings, Source::File(path)));
-        for (settings, source) in file.into_iter().chain([(flags, Source::Flag)]) {
+        none.joined(file.into_iter().chain([(flags, Source::Flag)]))
+    }
+
+    /// The same with flags that outrank what is there.
+    ///
+    /// # Errors
+    /// [`SettingsError::Unwritable`].
+    pub fn overridden(self, flags: Settings) -> Result<Requested, SettingsError> {
+        self.joined([(flags, Source::Flag)])
+    }
+
+    /// Puts settings over those that are there, later ones over earlier ones.
+    fn joined(
+        self,
+        layers: impl IntoIterator<Item = (Settings, Source)>,
+    ) -> Result<Requested, SettingsError> {
+        let unwritable = |from: String, error: toml::ser::Error| SettingsError::Unwritable {
+            from,
+            reason: error.to_string(),
+        };
+        let mut joined =
+            Table::try_from(&self.settings).map_err(|error| unwritable("record".into(), error))?;
+        let mut sources = self.sources;
+        for (settings, source) in layers {
             // TOML, since unlike JSON it can write a NaN, which is refused later and must not vanish here.
-            let table = Table::try_from(&settings).map_err(|error| SettingsError::Unwritable {
-                from: source.to_string(),
-                reason: error.to_string(),
-            })?;
+            let table = Table::try_from(&settings)
+                .map_err(|error| unwritable(source.to_string(), error))?;
             for (key, value) in table {
                 sources.insert(key.clone(), source.clone());
                 joined.insert(key, value);
@@ -158,6 +178,18 @@ mod tests {
         assert_eq!(requested.from("lr"), "flag");
         assert_eq!(requested.from("rank"), "run.toml");
         assert_eq!(requested.from("seed"), "default");
+    }
+
+    #[test]
+    fn flags_outrank_what_was_recorded_and_leave_the_rest() {
+        let file = toml("lr = 1e-4\nrank = 8\n").unwrap();
+        let recorded =
+            Requested::new(Some(("run.toml".into(), file)), Settings::default()).unwrap();
+        let flags = Settings { rank: Some(4), ..Settings::default() };
+        let now = recorded.clone().overridden(flags).unwrap();
+        assert_eq!((now.settings.rank, now.settings.lr), (Some(4), Some(1e-4)));
+        assert_eq!((now.from("rank"), now.from("lr")), ("flag".into(), "run.toml".into()));
+        assert_eq!(recorded.clone().overridden(Settings::default()).unwrap(), recorded);
     }
 
     #[test]
