@@ -34,7 +34,7 @@ fn arguments(bench: &Bench, out: &str, steps: usize) -> Vec<String> {
         "--out",
         &out,
         "--micro-tokens",
-        "32",
+        "48",
         "--max-steps",
         &steps,
         "--save-every",
@@ -156,7 +156,7 @@ fn a_disk_that_fills_up_leaves_the_checkpoints_and_a_true_status() {
     }
     let bench = bench();
     fs::create_dir(bench.path("disk")).unwrap();
-    let args = arguments(&bench, "disk/run", 1_000_000);
+    let args = arguments(&bench, "disk/run", 20_000);
     let out = ended(
         Command::new("unshare")
             .args(["-rm", "sh", "-c", FILL, "sh", &bench.arg("disk"), &bench.arg("kept")])

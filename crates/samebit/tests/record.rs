@@ -21,7 +21,7 @@ fn arguments(bench: &Bench, out: &str) -> Vec<String> {
         ("--model", bench.model()),
         ("--data", bench.arg("data.jsonl")),
         ("--out", bench.arg(out)),
-        ("--micro-tokens", "64".into()),
+        ("--micro-tokens", "96".into()),
         ("--max-steps", "4".into()),
         ("--save-every", "2".into()),
         ("--lr", "1e-2".into()),
@@ -153,7 +153,7 @@ fn a_running_process_is_seen_and_a_killed_one_is_dead() {
     let bench = bench();
     let mut args = arguments(&bench, "run");
     let at = args.iter().position(|arg| arg == "--max-steps").unwrap();
-    args[at + 1] = "1000000".into();
+    args[at + 1] = "20000".into();
     let mut child = Command::new(env!("CARGO_BIN_EXE_samebit"))
         .args(&args)
         .current_dir(bench.path(""))

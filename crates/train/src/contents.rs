@@ -60,7 +60,7 @@ fn settings(requested: &Requested, resolved: &Resolved) -> Vec<Setting> {
             requested: of(&asked, &key),
             source: of(&sources, &key),
             resolved: chosen.get("value").cloned().unwrap_or(Value::Null),
-            why: chosen["why"].as_str().unwrap_or("not in this mode").to_owned(),
+            why: chosen["why"].as_str().unwrap_or("not set").to_owned(),
             key,
         })
         .collect()

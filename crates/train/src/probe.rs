@@ -12,7 +12,8 @@ use crate::contents;
 use crate::gates::{self, LossBounds};
 use crate::settings::Resolved;
 
-/// The probed sample is the one whose length is nearest to this: long enough to see something, short enough for seconds.
+/// The probed sample is the one whose length is nearest to this (or to half a micro-batch, where that is less): long enough
+/// to see something, short enough for seconds and for another beside it.
 const TOKENS: usize = 64;
 /// Stream of the random numbers that fill B; parameters use the streams from 0 on.
 const PROBE_STREAM: u64 = u64::MAX;
@@ -40,7 +41,8 @@ pub fn probe(
     resolved: &Resolved,
 ) -> Result<Vec<Gate>, EngineError> {
     let lengths = dataset.lengths();
-    let by_distance = |&index: &usize| lengths[index].abs_diff(TOKENS);
+    let budget = resolved.micro_tokens.value;
+    let by_distance = |&index: &usize| lengths[index].abs_diff(TOKENS.min(budget / 2));
     let Some(sample) = (0..lengths.len()).min_by_key(by_distance) else { return Ok(Vec::new()) };
     if resolved.lora().is_some() {
         engine.load_adapter(&AdapterSource::Fresh { seed: resolved.seed.value })?;
@@ -48,12 +50,13 @@ pub fn probe(
     let mut checks = vec![loss(engine, dataset, resolved, sample)?, gates::gradients(engine)];
     // B begins as zeros, which would hide the adapters from the rest.
     fill_adapters(engine, resolved.seed.value);
-    let others = (0..lengths.len()).filter(|&index| index != sample).take(1);
-    let before = others.map(|index| whole(dataset.sample(index).ids));
-    let before = before.filter(|s| s.ids.len() + lengths[sample] <= resolved.micro_tokens.value);
+    let others = (0..lengths.len()).filter(|&index| index != sample);
+    let before = others.min_by_key(|&index| lengths[index]);
+    let before = before.filter(|&index| lengths[index] + lengths[sample] <= budget);
+    let before = before.map(|index| whole(dataset.sample(index).ids));
     let sample = whole(dataset.sample(sample).ids);
     let alone = Seen::of_planned(engine, &sample)?;
-    checks.push(packed(engine, before.collect(), &sample, &alone)?);
+    checks.push(packed(engine, before, &sample, &alone)?);
     checks.push(causal(engine, &sample, &alone)?);
     checks.push(recomputed(engine, &sample, &alone)?);
     Ok(checks)
@@ -152,18 +155,17 @@ fn differing(a: &[u32], b: &[u32]) -> usize {
 /// The same log-probs with another sample before it in the micro-batch.
 fn packed(
     engine: &mut Engine<'_>,
-    before: Vec<Sequence>,
+    before: Option<Sequence>,
     sample: &Sequence,
     alone: &Seen,
 ) -> Result<Gate, EngineError> {
     let name = CHECKS[2];
     let room = engine.blueprint.job.train.map_or(0, |train| train.segments);
-    if before.is_empty() || room < 2 {
+    let Some(before) = before.filter(|_| room >= 2) else {
         return Ok(Gate::skipped(name, "no second sample fits beside the first"));
-    }
-    let skip: usize = before.iter().map(|sequence| sequence.ids.len()).sum();
-    let mut sequences = before;
-    sequences.push(sample.clone());
+    };
+    let skip = before.ids.len();
+    let sequences = vec![before, sample.clone()];
     let logp = engine.train_micro_batch(&MicroBatch { sequences }, 0, 1)?;
     let count = differing(&bits(&logp[skip..]), &alone.logp);
     let figure =

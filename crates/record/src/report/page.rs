@@ -195,7 +195,7 @@ fn kernels(html: &mut String, record: &Record) {
     put(
         html,
         format_args!(
-            "<h2>Arithmetic</h2><p>{} on {}</p><details><summary>{} kernels as they ran</summary><table><tr>\
+            "<h2>Arithmetic</h2><p>Profile {}; ran on {}</p><details><summary>{} kernels as they ran</summary><table><tr>\
              <th>program</th><th>operation</th><th>kernel</th><th>layers</th><th>times</th></tr>",
             escaped(&arithmetic.profile),
             escaped(&arithmetic.device),
