@@ -183,6 +183,7 @@ fn every_layout_and_type() {
         for b in [ROWS, COLUMNS, ROWS_BF16, COLUMNS_BF16] {
             all(&Case { a, b, ..plain(29, 37, 45) });
             all(&Case { a, b, ..plain(3, 41, 67) });
+            check(&Case { a, b, ..plain(13, 41, 1100) }, Arithmetic::Bf16Tiles);
         }
     }
 }
