@@ -124,7 +124,8 @@ impl Device {
         if !(gflops.is_finite() && gflops > 0.0) {
             bail!("--gflops {gflops}: must be a positive number");
         }
-        let rates = Rates { flops: gflops * 1e9, bytes: gflops * 1e9 / FLOPS_PER_BYTE };
+        let rates =
+            Rates { flops: gflops * 1e9, bytes: gflops * 1e9 / flops_per_byte(self.profile) };
         self.rates.set(rates).map_err(|_| anyhow::anyhow!("rates were set already"))
     }
 
@@ -144,7 +145,7 @@ impl Device {
     /// A rate that cannot be stored is measured again next time; nothing else depends on it.
     fn measure_and_store(&self) -> Rates {
         let flops = measure(self.planner.context());
-        let rates = Rates { flops, bytes: flops / FLOPS_PER_BYTE };
+        let rates = Rates { flops, bytes: flops / flops_per_byte(self.profile) };
         if let Some(file) = self.rates_file() {
             let stored =
                 StoredRates { processor: processor(), flops: rates.flops, bytes: rates.bytes };
@@ -167,8 +168,14 @@ struct StoredRates {
     bytes: f64,
 }
 
-/// Matrix rate over memory rate, typical of processors with two vector units and two memory channels a core.
-const FLOPS_PER_BYTE: f64 = 8.0;
+/// Matrix rate over memory rate, typical of processors with two memory channels a core: and two vector units, or the
+/// matrix tiles that a profile is for (without them the rate of products is lower, and so is this).
+fn flops_per_byte(profile: Profile) -> f64 {
+    match profile {
+        Profile::CpuBf16Tiles if cpu::has_native_tiles() => 32.0,
+        Profile::CpuF32 | Profile::CpuBf16 | Profile::CpuBf16Tiles => 8.0,
+    }
+}
 
 /// The processor's name, where the system tells it.
 pub(crate) fn processor() -> String {

@@ -19,7 +19,8 @@ pub(crate) enum Profile {
 }
 
 impl Profile {
-    pub(crate) const ALL: [Profile; 3] = [Profile::F32, Profile::Bf16, Profile::Bf16Tiles];
+    /// Those of long samples: attention is f32 in all, and runs contain pairs.
+    pub(crate) const OF_LONG: [Profile; 2] = [Profile::F32, Profile::Bf16Tiles];
 }
 
 /// What is part of a result's identity: a change of it may change bits.
