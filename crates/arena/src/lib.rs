@@ -11,6 +11,6 @@ mod frame;
 mod memory;
 
 pub use account::Account;
-pub use executor::{ExecError, Executor};
+pub use executor::{ExecError, Executor, Kernel};
 pub use frame::{Elems, Frame};
 pub use memory::{AllocError, Memory};

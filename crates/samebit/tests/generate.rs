@@ -45,7 +45,8 @@ fn samples_are_the_same_alone_and_together() {
     let prompts: Vec<u64> = together.iter().map(|l| l["prompt"].as_u64().unwrap()).collect();
     assert_eq!(prompts, [0, 0, 0, 1, 1, 1]);
     for line in &together {
-        let (ids, logprobs) = (line["ids"].as_array().unwrap(), line["logprobs"].as_array().unwrap());
+        let (ids, logprobs) =
+            (line["ids"].as_array().unwrap(), line["logprobs"].as_array().unwrap());
         assert!(ids.len() == logprobs.len() && !ids.is_empty());
         assert!(logprobs.iter().all(|p| p.as_f64().unwrap() < 0.0));
     }
