@@ -200,6 +200,7 @@ impl Engine<'_> {
         self.forwarded = None;
         let compiled =
             which(&self.blueprint).as_ref().ok_or(EngineError::NotPlanned("this step"))?;
+        self.check_awake(compiled)?;
         for sequence in &batch.sequences {
             if sequence.ids.is_empty() {
                 return Err(EngineError::Empty);

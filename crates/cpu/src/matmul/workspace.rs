@@ -39,7 +39,7 @@ const SLACK: usize = 32;
 /// Words before the panels: which block they hold.
 pub(super) const HEADER: usize = 16;
 /// Most rows of A for which rows of B are multiplied straight from memory.
-pub(super) const SKINNY_ROWS_MAX: usize = 8;
+pub(super) const SKINNY_ROWS_MAX: usize = 32;
 /// Rows of B that one skinny step handles.
 const SKINNY_STEP: usize = 16;
 /// Fewest rows of B worth a skinny task: the first step of a task reads memory that
