@@ -1,10 +1,12 @@
 //! `samebit`: fine-tune, score and run open language models, planned to the byte.
 
+mod base;
 mod commands;
 mod completion;
 mod device;
 mod evaluate;
 mod infer;
+mod merge_check;
 mod model;
 mod output;
 mod plan;
@@ -35,6 +37,8 @@ enum Command {
     Train(Box<commands::train::Args>),
     /// Merge an adapter into its base, as a Hugging Face checkpoint
     Merge(commands::merge::Args),
+    /// Write a model, or an adapter, as GGUF for llama.cpp and what is built on it
+    Export(commands::export::Args),
     /// Token log-probs and perplexity of a text, a chat sample, or ids
     Score(commands::score::Args),
     /// Continue a prompt
@@ -53,6 +57,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => commands::plan::run(args),
         Command::Train(args) => commands::train::run(*args),
         Command::Merge(args) => commands::merge::run(args),
+        Command::Export(args) => commands::export::run(args),
         Command::Score(args) => commands::score::run(args),
         Command::Generate(args) => commands::generate::run(args),
         Command::Chat(args) => commands::chat::run(args),

@@ -259,10 +259,14 @@ impl Run<'_, '_> {
         let lora = self.resolved.lora();
         let product = product::path(folder, lora.is_some());
         match lora {
-            Some(spec) => {
-                product::adapter(&product, self.engine, &spec, &self.resolved.model.value)
-                    .map_err(|error| TrainError::Product { source: error.into() })?
-            }
+            Some(spec) => product::adapter(
+                &product,
+                self.engine,
+                &spec,
+                &self.resolved.model.value,
+                self.checkpoint,
+            )
+            .map_err(|error| TrainError::Product { source: error.into() })?,
             None => product::model(&product, self.engine, self.checkpoint, self.extra_files)
                 .map_err(Box::new)?,
         }

@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod chat;
+pub(crate) mod export;
 pub(crate) mod generate;
 pub(crate) mod merge;
 pub(crate) mod plan;
