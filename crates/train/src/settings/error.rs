@@ -2,6 +2,21 @@
 
 use std::path::PathBuf;
 
+/// A parser's message with the names of Rust's types in words.
+pub(super) fn plain(message: &str) -> String {
+    let words = [
+        ("expected usize", "expected a whole number, not negative"),
+        ("expected u64", "expected a whole number, not negative"),
+        ("expected u32", "expected a whole number, not negative"),
+        ("expected i64", "expected a whole number"),
+        ("expected f64", "expected a number"),
+        ("expected f32", "expected a number"),
+        ("expected a sequence", "expected a list"),
+        ("floating point `", "number `"),
+    ];
+    words.iter().fold(message.to_owned(), |text, (from, to)| text.replace(from, to))
+}
+
 /// Settings that cannot be run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -25,7 +40,7 @@ pub enum SettingsError {
         limit: u64,
     },
     /// The file is not TOML, or a value has another type than its key takes.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {}", path.display(), plain(&source.to_string()))]
     Toml {
         /// The file.
         path: PathBuf,

@@ -203,6 +203,25 @@ mod tests {
     }
 
     #[test]
+    fn types_are_named_in_words() {
+        for (text, word) in [
+            ("rank = \"eight\"", "a whole number"),
+            ("rank = -1", "a whole number, not negative"),
+            ("rank = 1.5", "a whole number"),
+            ("lr = \"fast\"", "expected a number"),
+            ("targets = \"q_proj\"", "a list"),
+            ("rslora = 1", "a boolean"),
+            ("memory = \"6\"", "6GiB?"),
+        ] {
+            let error = toml(text).unwrap_err().to_string();
+            assert!(error.contains(word), "{text}: {error}");
+            for rust in ["usize", "f64", "u64", "i64", "sequence"] {
+                assert!(!error.contains(rust), "{text}: {error}");
+            }
+        }
+    }
+
+    #[test]
     fn a_file_that_is_missing_or_too_large_is_refused() {
         let missing = Settings::from_toml_file(Path::new("/nowhere/run.toml"));
         assert!(matches!(missing, Err(SettingsError::Read { .. })));
