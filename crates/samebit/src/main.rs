@@ -11,9 +11,10 @@ mod model;
 mod output;
 mod plan;
 mod progress;
+mod serving;
 mod tuning;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Fine-tune, score and run open language models on your own machine: planned to the byte, the same bits everywhere.
@@ -52,7 +53,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = parse();
     let result = match cli.command {
         Command::Plan(args) => commands::plan::run(args),
         Command::Train(args) => commands::train::run(*args),
@@ -73,6 +74,21 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The command line. A negative number is a value, so that what is wrong with it is said by who takes it.
+fn parse() -> Cli {
+    let mut command = Cli::command();
+    let names: Vec<String> = command.get_subcommands().map(|c| c.get_name().to_owned()).collect();
+    for name in names {
+        command = command.mut_subcommand(name, |c| {
+            c.mut_args(|arg| {
+                let takes_value = arg.get_action().takes_values();
+                if takes_value { arg.allow_negative_numbers(true) } else { arg }
+            })
+        });
+    }
+    Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -120,7 +120,13 @@ impl Run<'_, '_> {
                 return Err(TrainError::OtherPlan { what, planned, needed });
             }
         }
-        Ok(self.resolved.schedule(self.dataset)?)
+        let schedule = self.resolved.schedule(self.dataset)?;
+        let (warmup, steps) =
+            (self.resolved.warmup_steps.as_ref().map_or(0, |c| c.value), schedule.steps());
+        if warmup > steps {
+            return Err(TrainError::Warmup { warmup, steps });
+        }
+        Ok(schedule)
     }
 
     fn identity(&self) -> Identity {

@@ -1,10 +1,10 @@
 //! `samebit generate`: continue a prompt.
 
-use crate::commands::shared::Memory;
+use crate::commands::shared::Running;
 use crate::completion::{Completion, Decoding, complete};
-use crate::device::{Compute, Device};
+use crate::device::Device;
 use crate::infer::{self, Setup};
-use crate::model::{self, Source};
+use crate::model;
 use crate::output;
 use anyhow::{Result, bail};
 use engine::{GenerateShape, Job};
@@ -30,15 +30,11 @@ pub(crate) struct Args {
     adapter: Option<PathBuf>,
     #[command(flatten)]
     decoding: Decoding,
-    #[command(flatten)]
-    memory: Memory,
     /// Machine-readable report
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    compute: Compute,
-    #[command(flatten)]
-    source: Source,
+    running: Running,
 }
 
 /// The report.
@@ -57,8 +53,8 @@ struct Generated {
 pub(crate) const PREFILL: usize = 512;
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    let model = model::open(&args.model, &args.source, args.json)?;
-    let device = Device::new(&args.compute)?;
+    let model = model::open(&args.model, &args.running.source, args.json)?;
+    let device = Device::new(&args.running.compute)?;
     let tokenizer = model.tokenizer()?;
     let prompt = if args.raw {
         tokenizer.encode(&args.prompt, true)?
@@ -84,7 +80,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let length = prompt.len().saturating_add(args.decoding.max_tokens).min(context);
     args.decoding.check()?;
     let shape = GenerateShape { sequences: 1, length, prefill: PREFILL.min(prompt.len()) };
-    let setup = Setup { adapter: args.adapter.as_deref(), memory: &args.memory, quiet: args.json };
+    let setup =
+        Setup { adapter: args.adapter.as_deref(), memory: &args.running.memory, quiet: args.json };
     let mut engine =
         infer::engine(&model, &device, Job { generate: Some(shape), ..Job::default() }, &setup)?;
     let ends = model.stops(&tokenizer);

@@ -5,6 +5,7 @@ use crate::device::{Compute, Device};
 use crate::model::{self, Source};
 use crate::output;
 use crate::plan::{Request, plan, render};
+use crate::serving::Server;
 use anyhow::{Result, bail};
 use program::Topology;
 
@@ -41,6 +42,9 @@ pub(crate) struct Args {
     /// Rate of matrix products to reckon with instead of this machine's
     #[arg(long)]
     gflops: Option<f64>,
+    /// Say whether a server takes the adapter as it is or merged weights, and why
+    #[arg(long, value_enum)]
+    serve_with: Option<Server>,
     /// Print the program of the training step, one line an operation
     #[arg(long, conflicts_with = "json")]
     ops: bool,
@@ -95,6 +99,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         lease: args.memory.memory.map(|size| size.0),
         tokens: args.tokens,
         table: !args.no_table,
+        server: args.serve_with,
     };
     let (report, program) = plan(&config, &identity, &request, &device)?;
     if args.ops {

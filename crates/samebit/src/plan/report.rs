@@ -1,6 +1,7 @@
 //! The figures of a plan.
 
 use crate::device::Device;
+use crate::serving::{self, Server, Serving};
 use anyhow::{Result, bail};
 use engine::{Fitter, Job, StepShape, TrainShape, head_chunk};
 use families::{BuildOptions, PatternMatch, Train};
@@ -29,6 +30,8 @@ pub(crate) struct Request {
     pub(crate) tokens: Option<u64>,
     /// Whether to fill the table over shapes.
     pub(crate) table: bool,
+    /// What is to serve the product.
+    pub(crate) server: Option<Server>,
 }
 
 /// A plan.
@@ -54,6 +57,8 @@ pub(crate) struct PlanReport {
     pub(crate) table: Vec<Cell>,
     pub(crate) head: Head,
     pub(crate) work: Work,
+    /// With --serve-with.
+    pub(crate) serving: Option<Serving>,
 }
 
 /// What a target pattern matched.
@@ -157,6 +162,10 @@ pub(crate) fn plan(
         table,
         head: head(graph, shape),
         work: work(graph, request, &program, device),
+        serving: request
+            .server
+            .map(|server| serving::serving(server, config, &request.train, &built.patterns))
+            .transpose()?,
     };
     Ok((report, program))
 }

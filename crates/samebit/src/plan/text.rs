@@ -65,6 +65,9 @@ pub(crate) fn render(plan: &PlanReport) -> String {
         }
         line(format!("\n{}", table.text()));
     }
+    if let Some(serving) = &plan.serving {
+        line(crate::serving::text(serving));
+    }
     text
 }
 

@@ -115,8 +115,8 @@ pub enum RunError {
     },
     /// Fewer steps were logged than the checkpoint has done.
     #[error(
-        "{} has {lines} whole lines and the newest checkpoint was made after step {step}; the log is damaged",
-        path.display()
+        "{} has {lines} whole lines and the newest checkpoint was made after step {step}: the log was cut. Remove the newest \
+         checkpoint's folder to resume from the one before, or start a new run in another folder", path.display()
     )]
     LogTooShort {
         /// The log.

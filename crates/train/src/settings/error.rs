@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 /// A parser's message with the names of Rust's types in words.
-pub(super) fn plain(message: &str) -> String {
+pub(super) fn plain(error: &toml::de::Error) -> String {
     let words = [
         ("expected usize", "expected a whole number, not negative"),
         ("expected u64", "expected a whole number, not negative"),
@@ -14,7 +14,9 @@ pub(super) fn plain(message: &str) -> String {
         ("expected a sequence", "expected a list"),
         ("floating point `", "number `"),
     ];
-    words.iter().fold(message.to_owned(), |text, (from, to)| text.replace(from, to))
+    words
+        .iter()
+        .fold(error.to_string().trim_end().to_owned(), |text, (from, to)| text.replace(from, to))
 }
 
 /// Settings that cannot be run.
@@ -40,12 +42,12 @@ pub enum SettingsError {
         limit: u64,
     },
     /// The file is not TOML, or a value has another type than its key takes.
-    #[error("{}: {}", path.display(), plain(&source.to_string()))]
+    #[error("{}: {reason}", path.display())]
     Toml {
         /// The file.
         path: PathBuf,
-        /// What the parser says, with the line.
-        source: Box<toml::de::Error>,
+        /// What the parser says, with the line, in plain words.
+        reason: String,
     },
     /// A key that there is not.
     #[error("{}: unknown key `{key}`{}", path.display(), nearest.as_ref().map_or(String::new(), |n| format!("; did you mean `{n}`?")))]

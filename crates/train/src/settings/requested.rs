@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
+use super::error::plain;
 use super::{Settings, SettingsError};
 
 /// The largest settings file, bytes.
@@ -73,8 +74,10 @@ impl Settings {
     /// # Errors
     /// [`SettingsError::Toml`], [`SettingsError::UnknownKey`].
     pub fn from_toml(text: &str, path: &Path) -> Result<Settings, SettingsError> {
-        let wrong =
-            |source| SettingsError::Toml { path: path.to_owned(), source: Box::new(source) };
+        let wrong = |source: toml::de::Error| SettingsError::Toml {
+            path: path.to_owned(),
+            reason: plain(&source),
+        };
         let table: toml::Table = toml::from_str(text).map_err(wrong)?;
         let keys = keys();
         if let Some(key) = table.keys().find(|key| !keys.contains(key)) {

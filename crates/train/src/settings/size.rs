@@ -37,7 +37,9 @@ impl FromStr for Size {
         let number: f64 = number.parse().map_err(|_| wrong())?;
         let unit = unit.trim().to_ascii_uppercase();
         if unit.is_empty() {
-            return Err(format!("`{text}` has no unit: {text}GiB? (B, KiB, MiB, GiB, TiB, KB, MB, GB, TB)"));
+            return Err(format!(
+                "`{text}` has no unit: {text}GiB? (B, KiB, MiB, GiB, TiB, KB, MB, GB, TB)"
+            ));
         }
         let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
         let bytes = number * *factor as f64;
