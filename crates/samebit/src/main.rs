@@ -11,6 +11,7 @@ mod model;
 mod output;
 mod plan;
 mod progress;
+mod prompts;
 mod serving;
 mod tuning;
 

@@ -42,19 +42,19 @@ pub(crate) fn check(
     quiet: bool,
 ) -> Result<Check> {
     let memory = Memory { weights: WeightType::Auto, memory: None };
-    let shape = GenerateShape { sequences: 1, length: TOKENS, prefill: 1 };
+    let shape = GenerateShape::full(1, TOKENS, 1);
     let job = Job { generate: Some(shape), ..Job::default() };
     let (tuned, plain) = {
         let setup = Setup { adapter: Some(adapter), memory: &memory, quiet };
         let mut engine = infer::engine(base, device, job, &setup)?;
-        let tuned = logits(&mut engine)?;
+        let tuned = logits(&mut engine, &shape)?;
         // A fresh adapter's B are zero: the base.
         engine.load_adapter(&AdapterSource::Fresh { seed: 0 })?;
-        (tuned, logits(&mut engine)?)
+        (tuned, logits(&mut engine, &shape)?)
     };
     let setup = Setup { adapter: None, memory: &memory, quiet };
     let mut engine = infer::engine(merged, device, job, &setup)?;
-    let found = logits(&mut engine)?;
+    let found = logits(&mut engine, &shape)?;
     let bf16 = merged.checkpoint.config().dtype == Dtype::Bf16;
     let size = norm(tuned.iter().map(|&x| f64::from(x)));
     let check = Check {
@@ -94,13 +94,15 @@ impl Check {
 }
 
 /// Logits after each of a few tokens.
-fn logits(engine: &mut Engine<'_>) -> Result<Vec<f32>> {
+fn logits(engine: &mut Engine<'_>, shape: &GenerateShape) -> Result<Vec<f32>> {
     let vocab = engine.graph.vocab as u64;
     let numbers = canon::random::Numbers::new(0, canon::random::Purpose::Sample, 0);
+    let pages = shape.slot(0);
     let mut all = Vec::new();
     for past in 0..TOKENS {
         let ids = [numbers.below(past as u64, vocab) as u32];
-        let rows = engine.advance(&[Advance { slot: 0, past, ids: &ids }])?;
+        let work = Advance { pages: &pages, past, ids: &ids, logits: true };
+        let rows = engine.advance(&[work])?;
         all.extend(rows.first().context("no logits")?.iter().copied());
     }
     Ok(all)

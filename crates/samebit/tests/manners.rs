@@ -150,3 +150,30 @@ fn a_message_over_the_context_does_not_end_a_chat() {
     let alone = chat(&bench, &["--context", "64"], "cab\n");
     assert_eq!(ended.stdout, alone.stdout, "as if the long one had not been said");
 }
+
+/// One file describes a run to `plan` and to `train`, and both come to the same bytes.
+#[test]
+fn a_settings_file_is_planned_as_it_is_trained() {
+    let bench = trainable();
+    let (model, data, out) = (bench.model(), bench.arg("data.jsonl"), bench.arg("run"));
+    bench.write(
+        "run.toml",
+        format!(
+            "model = {model:?}\ndata = [{data:?}]\nout = {out:?}\nrank = 3\nmicro_tokens = 96\nmicro_sequences = 5\n\
+             accumulation = 2\nmax_length = 64\nmax_steps = 1\nmemory = \"1GiB\"\n"
+        ),
+    );
+    let config = bench.arg("run.toml");
+    let plan = samebit(&["plan", "--config", &config, "--json", "--serve-with", "vllm"]).report();
+    assert_eq!((&plan["micro_tokens"], &plan["accumulation"]), (&96.into(), &2.into()));
+    assert_eq!(plan["serving"]["form"], "adapter");
+    let trained = samebit(&["train", "--config", &config, "--json"]).report();
+    assert_eq!(plan["ledger_total_bytes"], trained["memory"]["planned_bytes"]);
+    let both = ["plan", "--config", &config, "--rank", "4"];
+    samebit(&both).ended_with(2, &["--config", "--rank"]);
+    samebit(&["plan"]).ended_with(2, &["--config", "MODEL"]);
+    bench.write("run.toml", "rnk = 3\n");
+    samebit(&["plan", "--config", &config]).refused(&["run.toml", "unknown key `rnk`", "`rank`"]);
+    bench.write("run.toml", "rank = 3\n");
+    samebit(&["plan", "--config", &config]).refused(&["run.toml", "no model"]);
+}

@@ -11,6 +11,7 @@ mod header;
 mod metadata;
 pub(crate) mod names;
 mod quantize;
+pub(crate) mod split;
 mod writer;
 
 pub use dequantize::dequantize;
@@ -22,6 +23,7 @@ pub use header::{
 };
 pub use metadata::{Array, Metadata, Value};
 pub use quantize::{QuantizeError, is_writable, quantize};
+pub use split::MAX_PARTS;
 pub use writer::{MAX_WRITTEN_NAME_BYTES, write};
 
 /// The name of a ggml type for messages, also of the ones that are not read.

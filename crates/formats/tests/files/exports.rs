@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use formats::export::{ExportError, Model, Written, write_adapter, write_model};
 use formats::gguf::{
-    Array, File, MAX_WRITTEN_NAME_BYTES, Metadata, Tensor, Value, quantize, write,
+    Array, File, MAX_PARTS, MAX_WRITTEN_NAME_BYTES, Metadata, Tensor, Value, quantize, write,
 };
 use formats::merged::Weights;
 use formats::peft::{self, Adapter, AdapterConfig, Factors, TargetModules};
@@ -376,4 +376,75 @@ fn every_value_type_is_written() {
     };
     assert_eq!(entries(found.metadata()), entries(&metadata));
     assert!(metadata.len() > 20);
+}
+
+/// Writes a model in parts of a few tensors, as `llama-gguf-split` does.
+fn split(whole: &Path, folder: &Path, parts: u64) {
+    let stored = Stored::open(whole);
+    let tensors = stored.file.tensors();
+    let each = tensors.len().div_ceil(parts as usize);
+    for (number, part) in tensors.chunks(each).enumerate() {
+        let of_split = [("split.no", number as u64), ("split.count", parts)]
+            .map(|(key, value)| (key.to_owned(), Value::U16(value as u16)));
+        let first = stored.file.metadata().iter().filter(|_| number == 0);
+        let metadata: Metadata =
+            first.map(|(k, v)| (k.to_owned(), v.clone())).chain(of_split).collect();
+        let outputs = part
+            .iter()
+            .map(|tensor| {
+                let bytes = stored.of(&tensor.name);
+                OutputTensor::new(
+                    &*tensor.name,
+                    tensor.dtype,
+                    tensor.shape.clone(),
+                    move |writer| Ok(writer.write_all(bytes)?),
+                )
+            })
+            .collect();
+        let name = format!("model-{:05}-of-{parts:05}.gguf", number + 1);
+        write(&folder.join(name), &metadata, outputs).unwrap();
+    }
+}
+
+#[test]
+fn a_split_model_is_read_from_its_first_part() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for model in ["llama_rope_llama3", "qwen3"] {
+        export(model, Dtype::Q8_0, &at("whole.gguf")).unwrap();
+        split(&at("whole.gguf"), folder.path(), 3);
+        let whole = Checkpoint::open(&at("whole.gguf")).unwrap();
+        let parts = Checkpoint::open(&at("model-00001-of-00003.gguf")).unwrap();
+        assert_eq!(parts.config(), whole.config());
+        assert_eq!(parts.tensors(), whole.tensors());
+        assert_eq!(parts.fingerprint(2, &|_| ()).unwrap(), whole.fingerprint(2, &|_| ()).unwrap());
+    }
+    let refused = |name: &str| Checkpoint::open(&at(name)).unwrap_err().to_string();
+    let second = refused("model-00002-of-00003.gguf");
+    assert!(second.contains("-00001-of-00003.gguf"), "{second}");
+    fs::copy(at("model-00002-of-00003.gguf"), at("model-00003-of-00003.gguf")).unwrap();
+    let wrong = refused("model-00001-of-00003.gguf");
+    assert!(wrong.contains("part 2 of 3 where part 3 of 3 is expected"), "{wrong}");
+    fs::remove_file(at("model-00003-of-00003.gguf")).unwrap();
+    let missing = refused("model-00001-of-00003.gguf");
+    assert!(missing.contains("model-00003-of-00003.gguf"), "{missing}");
+
+    let third = |tensor: &str| {
+        let of_split = [("split.no", 2u16), ("split.count", 3)]
+            .map(|(key, value)| (key.to_owned(), Value::U16(value)));
+        let one = OutputTensor::f32(tensor, [1], &[1.0]);
+        write(&at("model-00003-of-00003.gguf"), &of_split.into_iter().collect(), vec![one])
+            .unwrap();
+        refused("model-00001-of-00003.gguf")
+    };
+    let first = &Stored::open(&at("model-00001-of-00003.gguf")).file.tensors()[0].name.clone();
+    let twice = third(first);
+    assert!(twice.contains(first.as_str()) && twice.contains("twice"), "{twice}");
+    let other = third("vision.weight");
+    assert!(other.contains("vision.weight") && other.contains("not part of"), "{other}");
+
+    let many = MAX_PARTS as u32 + 1;
+    fs::write(at("many.gguf"), crate::support::tiny_gguf("llama").u32("split.count", many).bytes())
+        .unwrap();
+    assert!(refused("many.gguf").contains("over the limit"), "{}", refused("many.gguf"));
 }
