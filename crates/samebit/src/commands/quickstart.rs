@@ -11,7 +11,7 @@ use program::ledger::Bytes;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use train::{Outcome, Profile, Requested, Run, ScheduleKind, Settings, Size, StepEvent};
+use train::{Outcome, Profile, Requested, ScheduleKind, Settings, Size, StepEvent};
 
 /// Prints a line, unless a report is all that is wanted.
 macro_rules! say {
@@ -103,14 +103,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     )?;
     say!(quiet, "base:  {} of {} held-out requests exact", exact(&base), base.len());
     let mut bar = Bar::new(quiet)?;
-    let mut run = Run {
-        engine: &mut engine,
-        checkpoint: &tuning.model.checkpoint,
-        dataset: &tuning.dataset,
-        requested: &tuning.requested,
-        resolved: &tuning.resolved,
-        extra_files: &[],
-    };
+    let mut run = tuning.run(&mut engine, &[]);
     let product = match run.start(&mut bar)? {
         Outcome::Finished { product } => product,
         Outcome::Stopped { checkpoint, .. } => {
