@@ -171,7 +171,7 @@ fn a_settings_file_is_planned_as_it_is_trained() {
     assert_eq!(plan["ledger_total_bytes"], trained["memory"]["planned_bytes"]);
     let both = ["plan", "--config", &config, "--rank", "4"];
     samebit(&both).ended_with(2, &["--config", "--rank"]);
-    samebit(&["plan"]).ended_with(2, &["--config", "MODEL"]);
+    samebit(&["plan"]).ended_with(2, &["MODEL"]);
     bench.write("run.toml", "rnk = 3\n");
     samebit(&["plan", "--config", &config]).refused(&["run.toml", "unknown key `rnk`", "`rank`"]);
     bench.write("run.toml", "rank = 3\n");

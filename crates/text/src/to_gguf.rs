@@ -121,9 +121,10 @@ fn kind_of(json: &Value) -> Result<PreTokenizer, String> {
             PreTokenizer::ALL.map(PreTokenizer::name).join(", ")
         ));
     };
-    let composes = json["normalizer"]["type"] == "NFC";
-    if !json["normalizer"].is_null() && !(composes && kind.composes()) {
-        return Err(format!("it normalises text first ({})", json["normalizer"]));
+    let normalizer = &json["normalizer"];
+    let known = normalizer.is_null() || (normalizer["type"] == "NFC" && kind.composes());
+    if !known {
+        return Err(format!("it normalises text first ({normalizer})"));
     }
     if (model["ignore_merges"] == true) != kind.ignores_merges() {
         return Err(format!(
