@@ -1,19 +1,22 @@
 //! `samebit`: fine-tune, score and run open language models, planned to the byte.
 
 mod checks;
+mod base;
 mod commands;
 mod completion;
 mod device;
 mod evaluate;
 mod infer;
+mod merge_check;
 mod model;
 mod output;
 mod plan;
 mod progress;
 mod prompts;
+mod serving;
 mod tuning;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Fine-tune, score and run open language models on your own machine: planned to the byte, the same bits everywhere.
@@ -49,6 +52,8 @@ enum Command {
     Ps(commands::runs::PsArgs),
     /// Merge an adapter into its base, as a Hugging Face checkpoint
     Merge(commands::merge::Args),
+    /// Write a model, or an adapter, as GGUF for llama.cpp and what is built on it
+    Export(commands::export::Args),
     /// Token log-probs and perplexity of a text, a chat sample, or ids
     Score(commands::score::Args),
     /// Continue a prompt
@@ -62,7 +67,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = parse();
     let result = match cli.command {
         Command::Plan(args) => commands::plan::run(args),
         Command::Train(args) => commands::train::run(*args),
@@ -73,6 +78,7 @@ fn main() -> ExitCode {
         Command::Runs(args) => commands::runs::run(args),
         Command::Ps(args) => commands::runs::ps(args),
         Command::Merge(args) => commands::merge::run(args),
+        Command::Export(args) => commands::export::run(args),
         Command::Score(args) => commands::score::run(args),
         Command::Generate(args) => commands::generate::run(args),
         Command::Chat(args) => commands::chat::run(args),
@@ -88,6 +94,21 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The command line. A negative number is a value, so that what is wrong with it is said by who takes it.
+fn parse() -> Cli {
+    let mut command = Cli::command();
+    let names: Vec<String> = command.get_subcommands().map(|c| c.get_name().to_owned()).collect();
+    for name in names {
+        command = command.mut_subcommand(name, |c| {
+            c.mut_args(|arg| {
+                let takes_value = arg.get_action().takes_values();
+                if takes_value { arg.allow_negative_numbers(true) } else { arg }
+            })
+        });
+    }
+    Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

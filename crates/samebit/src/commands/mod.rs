@@ -5,6 +5,7 @@ pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod check;
 pub(crate) mod diff;
+pub(crate) mod export;
 pub(crate) mod generate;
 pub(crate) mod merge;
 pub(crate) mod plan;

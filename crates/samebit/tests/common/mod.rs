@@ -116,6 +116,28 @@ impl Bench {
         bench
     }
 
+    /// Makes the tokenizer byte-level, as GGUF describes them, with a token for every row of the embedding.
+    pub fn with_byte_level_tokenizer(self) -> Bench {
+        let read = |name: &str| -> Value {
+            serde_json::from_slice(&fs::read(self.path(name)).unwrap()).unwrap()
+        };
+        let mut tokenizer = read("model/tokenizer.json");
+        let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+        tokenizer["pre_tokenizer"] = bytes.clone();
+        tokenizer["decoder"] = bytes;
+        let vocabulary = tokenizer["model"]["vocab"].as_object_mut().unwrap();
+        for (character, spelled) in [(" ", "Ġ"), ("\n", "Ċ")] {
+            let id = vocabulary.shift_remove(character).unwrap();
+            vocabulary.insert(spelled.into(), id);
+        }
+        let rows = read("model/config.json")["vocab_size"].as_u64().unwrap();
+        for id in vocabulary.len() as u64..rows {
+            vocabulary.insert(format!("w{id}"), id.into());
+        }
+        self.write_json("model/tokenizer.json", &tokenizer);
+        self
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
+use super::error::plain;
 use super::{Settings, SettingsError};
 
 /// The largest settings file, bytes.
@@ -73,8 +74,10 @@ impl Settings {
     /// # Errors
     /// [`SettingsError::Toml`], [`SettingsError::UnknownKey`].
     pub fn from_toml(text: &str, path: &Path) -> Result<Settings, SettingsError> {
-        let wrong =
-            |source| SettingsError::Toml { path: path.to_owned(), source: Box::new(source) };
+        let wrong = |source: toml::de::Error| SettingsError::Toml {
+            path: path.to_owned(),
+            reason: plain(&source),
+        };
         let table: toml::Table = toml::from_str(text).map_err(wrong)?;
         let keys = keys();
         if let Some(key) = table.keys().find(|key| !keys.contains(key)) {
@@ -231,6 +234,25 @@ mod tests {
             let error = toml(text).unwrap_err();
             assert!(matches!(error, SettingsError::Toml { .. }), "{error}");
             assert!(error.to_string().contains("line 2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn types_are_named_in_words() {
+        for (text, word) in [
+            ("rank = \"eight\"", "a whole number"),
+            ("rank = -1", "a whole number, not negative"),
+            ("rank = 1.5", "a whole number"),
+            ("lr = \"fast\"", "expected a number"),
+            ("targets = \"q_proj\"", "a list"),
+            ("rslora = 1", "a boolean"),
+            ("memory = \"6\"", "6GiB?"),
+        ] {
+            let error = toml(text).unwrap_err().to_string();
+            assert!(error.contains(word), "{text}: {error}");
+            for rust in ["usize", "f64", "u64", "i64", "sequence"] {
+                assert!(!error.contains(rust), "{text}: {error}");
+            }
         }
     }
 
