@@ -4,8 +4,20 @@ use crate::batch::MicroBatch;
 use crate::blueprint::{Blueprint, Compiled};
 use crate::error::EngineError;
 use crate::run::Engine;
+use canon::policy::Kept;
 use program::buffer::Live;
 use program::{Plan, lower};
+
+/// What the head finds of this rank's tokens, +0 where inactive.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TokenMeasures {
+    /// Log-prob of each token's target.
+    pub logp: Vec<f32>,
+    /// The same over the whole vocabulary; absent where the head keeps every candidate and it is the same.
+    pub full_logp: Option<Vec<f32>>,
+    /// Entropy of what each target is chosen from, where the head finds it.
+    pub entropy: Option<Vec<f32>>,
+}
 
 impl Engine<'_> {
     /// Log-prob of every token's target on this rank's tokens, +0 where inactive. Forward only.
@@ -13,9 +25,28 @@ impl Engine<'_> {
     /// # Errors
     /// A micro-batch over the planned capacity, ids or targets outside the vocabulary, a log-prob that is not finite.
     pub fn score(&mut self, batch: &MicroBatch) -> Result<Vec<f32>, EngineError> {
+        Ok(self.measure(batch)?.logp)
+    }
+
+    /// [`Engine::score`] with everything that the head finds.
+    ///
+    /// # Errors
+    /// As [`Engine::score`].
+    pub fn measure(&mut self, batch: &MicroBatch) -> Result<TokenMeasures, EngineError> {
         let live = self.write_inputs(|b| &b.score, batch)?;
         self.run_planned(|b| &b.score, live, None)?;
-        self.read_logp(|b| &b.score, live)
+        self.read_measures(|b| &b.score, live)
+    }
+
+    /// [`Engine::score`] by the base model, its adapters left out: over the whole vocabulary, at the head's
+    /// temperature.
+    ///
+    /// # Errors
+    /// As [`Engine::score`].
+    pub fn score_base(&mut self, batch: &MicroBatch) -> Result<Vec<f32>, EngineError> {
+        let live = self.write_inputs(|b| &b.score_base, batch)?;
+        self.run_planned(|b| &b.score_base, live, None)?;
+        self.read_logp(|b| &b.score_base, live)
     }
 
     /// Runs one logical micro-batch forward and backward, `index` of the `total` of this optimizer step, whose gradients
@@ -74,16 +105,31 @@ impl Engine<'_> {
         if io.all_segments != io.segments {
             u32_input(io.all_segments, &inputs.all_segments);
         }
+        let f32_input = |id: Option<program::BufferId>, values: &[f32]| {
+            if let Some(id) = id {
+                frame.store_f32(id, values);
+            }
+        };
+        let kept_input = |ids: Option<(program::BufferId, program::BufferId)>, kept: &[Kept]| {
+            if let Some((logits, ids)) = ids {
+                frame.store_f32(logits, &kept.iter().map(|k| k.logit).collect::<Vec<_>>());
+                frame.store_u32(ids, &kept.iter().map(|k| k.id).collect::<Vec<_>>());
+            }
+        };
         if let Some(id) = io.coef {
             assert_eq!(inputs.coef.len(), inputs.ids.len(), "training takes a coefficient a token");
             frame.store_f32(id, &inputs.coef);
         }
+        f32_input(io.coef_entropy, &inputs.coef_entropy);
+        f32_input(io.coef_full, &inputs.coef_full);
+        kept_input(io.kept, &inputs.kept);
         if store.topology.cp > 1 {
             u32_input(io.all_ids, &batch.all_ids());
             u32_input(io.all_targets, &batch.all_targets());
-            if let Some(id) = io.all_coef {
-                frame.store_f32(id, &batch.all_coef());
-            }
+            f32_input(io.all_coef, &batch.all_coef());
+            f32_input(io.all_coef_entropy, &batch.all_coef_entropy());
+            f32_input(io.all_coef_full, &batch.all_coef_full());
+            kept_input(io.all_kept, &batch.all_kept());
         }
         Ok(inputs.live)
     }
@@ -107,5 +153,20 @@ impl Engine<'_> {
             which(&self.blueprint).as_ref().ok_or(EngineError::NotPlanned("this step"))?;
         let logp = compiled.program.io.logp.ok_or(EngineError::NotPlanned("log-probs"))?;
         Ok(self.frame(compiled, live).load_f32(logp))
+    }
+
+    fn read_measures(
+        &self,
+        which: fn(&Blueprint) -> &Option<Compiled>,
+        live: Live,
+    ) -> Result<TokenMeasures, EngineError> {
+        let compiled =
+            which(&self.blueprint).as_ref().ok_or(EngineError::NotPlanned("this step"))?;
+        let (io, frame) = (&compiled.program.io, self.frame(compiled, live));
+        Ok(TokenMeasures {
+            logp: self.read_logp(which, live)?,
+            full_logp: io.full_logp.map(|id| frame.load_f32(id)),
+            entropy: io.entropy.map(|id| frame.load_f32(id)),
+        })
     }
 }
