@@ -4,6 +4,7 @@ use crate::error::EngineError;
 use canon::policy::Kept;
 use program::buffer::Live;
 use program::{Rank, Topology};
+use std::ops::Range;
 
 /// The target of a token that nothing is learned from.
 pub const INACTIVE: u32 = u32::MAX;
@@ -71,10 +72,9 @@ pub(crate) struct Inputs {
     pub(crate) ids: Vec<u32>,
     pub(crate) positions: Vec<u32>,
     pub(crate) targets: Vec<u32>,
-    pub(crate) coef: Vec<f32>,
     pub(crate) kept: Vec<Kept>,
-    pub(crate) coef_entropy: Vec<f32>,
-    pub(crate) coef_full: Vec<f32>,
+    /// This rank's tokens of the micro-batch.
+    pub(crate) tokens: Range<usize>,
     pub(crate) segments: Vec<u32>,
     pub(crate) all_segments: Vec<u32>,
     pub(crate) live: Live,
@@ -154,11 +154,7 @@ impl MicroBatch {
                 inputs.ids.extend(&sequence.ids[piece.clone()]);
                 inputs.positions.extend(piece.clone().map(|p| p as u32));
                 inputs.targets.extend(&sequence.targets[piece.clone()]);
-                inputs.coef.extend(sequence.coef.get(piece.clone()).into_iter().flatten());
                 inputs.kept.extend(sequence.kept().skip(piece.start).take(piece.len()));
-                let zeros = |coef: &[f32]| coefs(coef, length)[piece.clone()].to_vec();
-                inputs.coef_entropy.extend(zeros(&sequence.coef_entropy));
-                inputs.coef_full.extend(zeros(&sequence.coef_full));
             }
             row += length;
         }
@@ -168,7 +164,9 @@ impl MicroBatch {
             picked: 0,
             segments: inputs.segments.len() / 4,
             all_segments: segments,
+            micro_batches: 0,
         };
+        inputs.tokens = start..end;
         Ok(inputs)
     }
 }

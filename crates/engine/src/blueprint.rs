@@ -68,6 +68,8 @@ pub struct Blueprint {
     pub resident: Compiled,
     /// The training step of one micro-batch.
     pub train: Option<Compiled>,
+    /// The tree over micro-batches of a step.
+    pub accumulate: Option<Compiled>,
     /// Gradient norm and update.
     pub optimizer: Option<Compiled>,
     /// Scoring.
@@ -126,6 +128,7 @@ impl Blueprint {
             let mode = Mode::Train { coef_known: t.coef_known };
             lower(mode, t.tokens, t.segments, t.keep.set(graph))
         });
+        let accumulate = job.train.map(|_| compile(lower::accumulate(&store), 0));
         let optimizer = job.train.map(|_| compile(lower::optimizer(graph, &store), 0));
         let score =
             job.score.map(|(tokens, segments)| lower(Mode::Score, tokens, segments, vec![]));
@@ -151,6 +154,7 @@ impl Blueprint {
             job,
             resident,
             train,
+            accumulate,
             optimizer,
             score,
             score_base,

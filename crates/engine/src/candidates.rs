@@ -25,7 +25,7 @@ pub(crate) struct Candidates {
 impl Candidates {
     /// Takes at least one logit, all finite.
     pub(crate) fn new(logits: Vec<f32>) -> Self {
-        let tiles: Vec<LogSumExp> = canon::fused(&logits, tiles);
+        let tiles: Vec<LogSumExp> = canon::fused(&logits[..], tiles);
         let best = tiles.iter().map(|tile| tile.max).fold(f32::NEG_INFINITY, f32::max);
         let ids = (0..logits.len() as u32).collect();
         Candidates { logits, tiles, best, ids, sorted: 0 }
@@ -110,7 +110,7 @@ impl Candidates {
 }
 
 #[inline(always)]
-fn tiles(logits: &Vec<f32>) -> Vec<LogSumExp> {
+fn tiles(logits: &[f32]) -> Vec<LogSumExp> {
     logits.chunks(VOCAB_TILE).map(LogSumExp::of_tile).collect()
 }
 

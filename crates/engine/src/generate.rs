@@ -86,6 +86,7 @@ impl Engine<'_> {
             picked: picked.len(),
             segments: work.len(),
             all_segments: work.len(),
+            ..Live::default()
         };
         let io = &compiled.program.io;
         let frame = self.frame(compiled, live);

@@ -273,13 +273,15 @@ mod tests {
         }
     }
 
-    const LEAF: [Range<usize>; 1] = [0..128];
+    const LEAF: Range<usize> = 0..128;
 
     #[test]
     fn top_p_renormalises_the_policy_and_not_the_vocabulary() {
         let logits = ln(&[0.5, 0.3, 0.15, 0.05]);
         let settings = Sampling { temperature: 1.0, top_p: 0.75, ..Sampling::default() };
-        let choices = (0..100).map(|p| sampler(settings).choose_scored(&logits, p, &LEAF).unwrap());
+        let choices = (0..100).map(|p| {
+            sampler(settings).choose_scored(&logits, p, std::slice::from_ref(&LEAF)).unwrap()
+        });
         let first = choices.into_iter().find(|choice| choice.token == 0).unwrap();
         assert!((first.logp - -0.470_003_6).abs() < 1e-7, "{first:?}");
         assert!((first.full_logp - -std::f32::consts::LN_2).abs() < 1e-7, "{first:?}");
@@ -310,7 +312,9 @@ mod tests {
     #[test]
     fn a_greedy_token_has_the_log_prob_of_temperature_1() {
         let logits = ln(&[0.2, 0.5, 0.3]);
-        let choice = sampler(Sampling::default()).choose_scored(&logits, 0, &LEAF).unwrap();
+        let choice = sampler(Sampling::default())
+            .choose_scored(&logits, 0, std::slice::from_ref(&LEAF))
+            .unwrap();
         assert_eq!((choice.token, choice.kept), (1, Kept::ALL));
         assert!((choice.logp - 0.5f32.ln()).abs() < 1e-6);
     }

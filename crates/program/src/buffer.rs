@@ -144,6 +144,8 @@ pub struct Live {
     pub segments: usize,
     /// Segments of the logical micro-batch.
     pub all_segments: usize,
+    /// Logical micro-batches of the optimizer step, over all data ranks; no axis.
+    pub micro_batches: usize,
 }
 
 impl Live {

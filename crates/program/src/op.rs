@@ -134,7 +134,7 @@ impl Op {
             Op::AdamW(o) => {
                 Access::new(&[o.param, o.grad, o.m, o.v, o.hyper], &[o.param, o.m, o.v])
             }
-            Op::SumSquares(o) => Access::new(&o.grads, &[o.out]),
+            Op::SumSquares(o) => Access::new(&[], &[o.out]).read(o.parts.iter().map(|part| part.0)),
             Op::Collective(o) => collective_access(o),
         }
     }

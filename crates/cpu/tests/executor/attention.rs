@@ -15,7 +15,13 @@ type Table = Vec<[u32; 4]>;
 
 fn case(tokens: usize, table: &Table) -> Case {
     let segments = table.len();
-    Case::new(Live { tokens, all_tokens: tokens, picked: 0, segments, all_segments: segments })
+    Case::new(Live {
+        tokens,
+        all_tokens: tokens,
+        segments,
+        all_segments: segments,
+        ..Live::default()
+    })
 }
 
 fn segments(case: &mut Case, table: &Table) -> program::BufferId {
@@ -133,9 +139,8 @@ fn context_ranks_get_their_rows_of_the_gradients() {
         let mut case = Case::new(Live {
             tokens: own,
             all_tokens: TOKENS,
-            picked: 0,
-            segments: 0,
             all_segments: table.len(),
+            ..Live::default()
         });
         let all = |case: &mut Case, cols| {
             case.buffer(DType::F32, (TOKENS, cols), Axis::AllTokens, Data::Random)

@@ -167,6 +167,7 @@ impl Case {
             picked: self.capacity(Axis::Picked),
             segments: self.capacity(Axis::Segments),
             all_segments: self.capacity(Axis::AllSegments),
+            micro_batches: 0,
         };
         let all = Frame::new(&self.program, &plan, &memory, whole);
         self.fill(&all);
@@ -238,5 +239,5 @@ pub(crate) fn executors(precision: Precision) -> Vec<(Settings, Cpu)> {
 
 /// Live rows: `tokens` of both token axes.
 pub(crate) fn live(tokens: usize) -> Live {
-    Live { tokens, all_tokens: tokens, picked: 0, segments: 0, all_segments: 0 }
+    Live { tokens, all_tokens: tokens, ..Live::default() }
 }

@@ -229,7 +229,7 @@ fn run_operations(
 ) -> Result<(), String> {
     let mut oracle = Oracle::new(precision);
     for (index, op) in program.ops.iter().enumerate() {
-        member.entering(format!("{} (operation {index})", op.name()));
+        member.entering(&format!("{} (operation {index})", op.name()));
         match op {
             Op::Collective(op) => {
                 member.collective(op, frame).map_err(|error| error.to_string())?;

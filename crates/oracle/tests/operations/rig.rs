@@ -94,7 +94,7 @@ impl Rig {
             params: vec![],
             caches: vec![],
             hyper: None,
-            grad_norm: None,
+            grad_squares: None,
             topology: Topology::single(),
             rank: Rank::FIRST,
         };

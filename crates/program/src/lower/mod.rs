@@ -14,7 +14,7 @@ mod optimizer;
 mod parallel;
 
 pub use io::Io;
-pub use optimizer::{accumulate, optimizer, resident};
+pub use optimizer::{accumulate, accumulation_ranges, optimizer, resident};
 
 use crate::buffer::{Axis, Buffer, BufferId, DType, Kind};
 use crate::graph::{Graph, Node, ParamId, ValueId};
