@@ -47,6 +47,29 @@ fn log_probs_of_every_family() {
     }
 }
 
+/// Operands of 8 bits leave log-probs within a percent.
+#[test]
+fn log_probs_in_the_bf16_profiles() {
+    for precision in [cpu::Precision::Bf16, cpu::Precision::Bf16Tiles] {
+        for model in MODELS {
+            let golden = Golden::open(model);
+            let mut batch = batch(model, &golden);
+            for sequence in &mut batch.sequences {
+                let next = sequence.ids[1..].iter().copied().chain([engine::INACTIVE]);
+                sequence.targets = next.collect();
+            }
+            let job = Job { score: Some(segments(&batch)), ..Job::default() };
+            let settings = cpu::Settings { threads: 2, precision, isa: None };
+            let executor = Box::new(cpu::Cpu::new(settings).unwrap());
+            let logp = engine(model, Train::Nothing, job, executor).score(&batch).unwrap();
+            let theirs = golden.f32("logprobs");
+            let error = relative(&logp, &theirs[..logp.len()]);
+            println!("{precision:?} {model}: {error:e}");
+            assert!(error > 1e-5 && error < 1e-2, "{precision:?} {model}: {error}");
+        }
+    }
+}
+
 #[test]
 fn logits_of_every_family_one_token_at_a_time() {
     for (name, executor) in executors() {

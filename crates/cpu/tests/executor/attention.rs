@@ -8,7 +8,7 @@ use program::{Axis, DType, Op};
 
 use crate::support::{Case, Data, executors};
 
-const PRECISIONS: [Precision; 2] = [Precision::F32, Precision::Bf16];
+const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::Bf16Tiles];
 
 /// (first query row, rows, position, key row).
 type Table = Vec<[u32; 4]>;

@@ -192,6 +192,7 @@ impl Case {
         let reference = match precision {
             Precision::F32 => oracle::Precision::F32,
             Precision::Bf16 => oracle::Precision::Bf16,
+            Precision::Bf16Tiles => oracle::Precision::Bf16Tiles,
         };
         let expected = self.run(&op, &mut Oracle::new(reference));
         for (settings, mut cpu) in executors(precision) {

@@ -99,7 +99,8 @@ pub(crate) fn log_prob(
     let want = Want { dx: grad.is_some(), ..Want::default() };
     let mut workspace = workspace(frame);
     let active = active_rows(NAME, targets, op.shard.vocab, &mut workspace)?;
-    let mut work = Work::take(&head, op.chunk, targets.len(), want, workspace)?;
+    let mut work =
+        Work::take(&head, (op.chunk, context.arithmetic()), targets.len(), want, workspace)?;
     let (full_logp, full_lse) = full.unzip();
     for to in [Some(logp), lse, entropy, full_logp, full_lse].into_iter().flatten() {
         clear_inactive(to, 1, targets);
@@ -142,7 +143,13 @@ pub(crate) fn log_prob_stats(
     let stats = source(frame, op.stats, targets.len() * columns);
     let mut workspace = workspace(frame);
     let active = active_rows(NAME, targets, op.shard.vocab, &mut workspace)?;
-    let mut work = Work::take(&head, op.chunk, targets.len(), Want::default(), workspace)?;
+    let mut work = Work::take(
+        &head,
+        (op.chunk, context.arithmetic()),
+        targets.len(),
+        Want::default(),
+        workspace,
+    )?;
     for (t, _) in targets.iter().enumerate().filter(|&(_, &target)| target == INACTIVE) {
         for (column, value) in no_logits(op.measures).enumerate() {
             // SAFETY: the buffer has a row for every target.
@@ -183,7 +190,8 @@ pub(crate) fn log_prob_backward(
     let want = Want { dx: op.dx.is_some(), dw: op.dw.is_some() };
     let mut workspace = workspace(frame);
     let active = active_rows(NAME, targets, op.shard.vocab, &mut workspace)?;
-    let mut work = Work::take(&head, op.chunk, targets.len(), want, workspace)?;
+    let mut work =
+        Work::take(&head, (op.chunk, context.arithmetic()), targets.len(), want, workspace)?;
     if let Some(dx) = dx {
         clear_inactive(dx, head.hidden, targets);
     }
