@@ -89,10 +89,10 @@ fn try_run(
     topology: Topology,
     level: Level,
     (head, batch): (Head, &MicroBatch),
-) -> Result<Vec<Outcome>, fabric::RunError<EngineError>> {
+) -> Result<Vec<Outcome>, Box<fabric::RunError<EngineError>>> {
     let graph = graph(config, train);
     let job = Job { head, ..common::train_job(128, 3, level) };
-    Ranks::new(topology).run(|member| -> Result<Outcome, EngineError> {
+    let ranks = Ranks::new(topology).run(|member| -> Result<Outcome, EngineError> {
         let rank = member.rank();
         let executor = common::cpu(1);
         let workspace =
@@ -107,7 +107,8 @@ fn try_run(
         let logp = engine.train_micro_batch(batch, 0, 1)?;
         let grads = graph.param_ids().map(|id| engine.read_grad(id).map(|g| bits(&g))).collect();
         Ok(Outcome { rank, logp: bits(&logp), grads })
-    })
+    });
+    ranks.map_err(Box::new)
 }
 
 /// A batch with coefficients of every measure, whose rows keep different candidates; targets that are dropped are none.

@@ -25,5 +25,5 @@ pub use run_folder::{
 };
 pub use settings::{
     Chosen, Facts, Mode, Profile, Requested, Resolved, ScheduleKind, Settings, SettingsError, Size,
-    Source, TooLongPolicy, WeightType, default_sequences,
+    Source, TooLongPolicy, WeightType, default_sequences, settings_from_toml,
 };
