@@ -109,6 +109,13 @@ impl Candidates {
     }
 }
 
+/// The log-prob of a token over the whole vocabulary, from logits as they are: the bits of the head's operation at
+/// temperature 1 over a vocabulary with these leaves.
+pub fn log_prob(logits: &[f32], token: u32, leaves: &[Range<usize>]) -> f32 {
+    let lse = canon::fused((logits, leaves), |(logits, leaves)| lse(&tiles(logits), leaves));
+    logits[token as usize] - lse
+}
+
 #[inline(always)]
 fn tiles(logits: &[f32]) -> Vec<LogSumExp> {
     logits.chunks(VOCAB_TILE).map(LogSumExp::of_tile).collect()

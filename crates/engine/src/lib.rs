@@ -23,6 +23,7 @@ mod whole;
 pub use adapter::AdapterSource;
 pub use batch::{INACTIVE, MicroBatch, Sequence};
 pub use blueprint::{Blueprint, Compiled, GenerateShape, Job, TrainShape, head_chunk};
+pub use candidates::log_prob;
 pub use canon::policy::Kept;
 pub use error::EngineError;
 pub use exchange::Exchange;

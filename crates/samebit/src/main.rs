@@ -5,10 +5,12 @@ mod completion;
 mod device;
 mod evaluate;
 mod infer;
+mod learning;
 mod model;
 mod output;
 mod plan;
 mod progress;
+mod prompts;
 mod tuning;
 
 use clap::{Parser, Subcommand};
@@ -33,6 +35,10 @@ enum Command {
     Plan(commands::plan::Args),
     /// Fine-tune a model (LoRA or full)
     Train(Box<commands::train::Args>),
+    /// Reinforcement learning: GRPO and its kin on graded completions, DPO on pairs
+    Rl(Box<commands::rl::Args>),
+    /// Compute a stored step of reinforcement learning again and compare it to the byte
+    Replay(commands::replay::Args),
     /// Merge an adapter into its base, as a Hugging Face checkpoint
     Merge(commands::merge::Args),
     /// Token log-probs and perplexity of a text, a chat sample, or ids
@@ -52,6 +58,8 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Plan(args) => commands::plan::run(args),
         Command::Train(args) => commands::train::run(*args),
+        Command::Rl(args) => commands::rl::run(*args),
+        Command::Replay(args) => commands::replay::run(args),
         Command::Merge(args) => commands::merge::run(args),
         Command::Score(args) => commands::score::run(args),
         Command::Generate(args) => commands::generate::run(args),

@@ -19,6 +19,7 @@ mod settings;
 pub use error::TrainError;
 pub use lr::LearningRate;
 pub use observer::{Flow, Observer, StepEvent};
+pub use product::{adapter as write_adapter, model as write_model};
 pub use run::{Outcome, Run};
 pub use run_folder::{
     CHECKPOINTS, Change, Identity, RECORD_FILE, RunError, RunRecord, STEPS_FILE, read_record,

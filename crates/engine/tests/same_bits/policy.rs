@@ -23,7 +23,7 @@ fn sampled(
     way: Way,
     settings: Sampling,
 ) -> (Sequence, Vec<Choice>) {
-    let shape = GenerateShape { sequences: 1, length: 32, prefill: 8 };
+    let shape = GenerateShape::full(1, 32, 8);
     let mut engine = case.engine(Train::Nothing, Job { generate: Some(shape), ..job }, way);
     let leaves = engine.graph.vocab_leaves();
     let mut sampler = Sampler::new(settings, 17).unwrap();
@@ -31,7 +31,8 @@ fn sampled(
     let mut past = 0;
     let mut choices = Vec::new();
     for _ in 0..TOKENS {
-        let row = engine.advance(&[Advance { slot: 0, past, ids: &ids[past..] }]).unwrap();
+        let work = Advance { pages: &shape.slot(0), past, ids: &ids[past..], logits: true };
+        let row = engine.advance(&[work]).unwrap();
         past = ids.len();
         let choice = sampler.choose_scored(&row[0], past as u64, &leaves).unwrap();
         choices.push(choice);
