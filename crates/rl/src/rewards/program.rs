@@ -174,9 +174,10 @@ mod tests {
     #[test]
     fn a_hang_is_cut_short() {
         let found = run("echo 1; exec sleep 600", Duration::from_millis(300));
-        assert_eq!(found[0], Ok(1.0));
         assert_eq!(found[1], Err(Fault::TimedOut { limit_s: 0.3 }));
         assert_eq!(found[2], found[1]);
+        // On a busy machine the shell may not even begin in time.
+        assert!(found[0] == Ok(1.0) || found[0] == found[1]);
     }
 
     #[test]
