@@ -39,6 +39,16 @@ enum Command {
     Rl(Box<commands::rl::Args>),
     /// Compute a stored step of reinforcement learning again and compare it to the byte
     Replay(commands::replay::Args),
+    /// Show a run: how it stands, its seal, settings, gates, memory, kernels, identity
+    Show(commands::show::Args),
+    /// Say what differs between two runs, and from which step on
+    Diff(commands::diff::Args),
+    /// Add a note beside a run's record: what falls, what survives
+    Annotate(commands::annotate::Args),
+    /// List the runs under a folder
+    Runs(commands::runs::Args),
+    /// List the runs that are under way, or whose process died
+    Ps(commands::runs::PsArgs),
     /// Merge an adapter into its base, as a Hugging Face checkpoint
     Merge(commands::merge::Args),
     /// Token log-probs and perplexity of a text, a chat sample, or ids
@@ -60,6 +70,11 @@ fn main() -> ExitCode {
         Command::Train(args) => commands::train::run(*args),
         Command::Rl(args) => commands::rl::run(*args),
         Command::Replay(args) => commands::replay::run(args),
+        Command::Show(args) => commands::show::run(args),
+        Command::Diff(args) => commands::diff::run(args),
+        Command::Annotate(args) => commands::annotate::run(args),
+        Command::Runs(args) => commands::runs::run(args),
+        Command::Ps(args) => commands::runs::ps(args),
         Command::Merge(args) => commands::merge::run(args),
         Command::Score(args) => commands::score::run(args),
         Command::Generate(args) => commands::generate::run(args),
