@@ -75,7 +75,8 @@ fn steps(bench: &Bench, out: &str) -> Vec<Value> {
 }
 
 /// Everything that a loss may have, under a truncated policy.
-const EVERYTHING: &str = "updates = 2\nkl_coef = 0.05\nentropy_coef = 0.01\ntop_p = 0.9\ntemperature = 0.8\n";
+const EVERYTHING: &str =
+    "updates = 2\nkl_coef = 0.05\nentropy_coef = 0.01\ntop_p = 0.9\ntemperature = 0.8\n";
 
 #[test]
 fn log_probs_never_differ_and_every_step_replays() {
@@ -95,7 +96,8 @@ fn log_probs_never_differ_and_every_step_replays() {
     assert!(bench.path("run/adapter/adapter_config.json").exists());
     assert_eq!(report["steps"].as_array().unwrap().len(), 4);
     for step in 1..=4 {
-        let replayed = samebit(&["replay", "--json", &bench.arg("run"), &step.to_string()]).report();
+        let replayed =
+            samebit(&["replay", "--json", &bench.arg("run"), &step.to_string()]).report();
         assert_eq!(replayed["differing_coefficient_bytes"], 0);
         assert_eq!(replayed["differing_advantages"], 0);
         // Weights are at hand before the first step and after each checkpoint.
@@ -176,13 +178,11 @@ fn another_setting_is_not_resumed() {
 fn every_topology_gives_the_steps_of_one_rank() {
     let bench = bench();
     run(&grpo(&bench, "one", EVERYTHING), &[]).report();
-    for (name, more) in [
-        ("a", "rollout_tp = 2\nrollout_cp = 2\n"),
-        ("b", "rollout_tp = 2\n"),
-    ] {
+    for (name, more) in [("a", "rollout_tp = 2\nrollout_cp = 2\n"), ("b", "rollout_tp = 2\n")] {
         run(&grpo(&bench, name, &format!("{EVERYTHING}{more}")), &[]).report();
         assert_eq!(steps(&bench, "one"), steps(&bench, name), "{more}");
-        let stored = |out: &str| fs::read(bench.path(out).join("rollouts/step-000004.json")).unwrap();
+        let stored =
+            |out: &str| fs::read(bench.path(out).join("rollouts/step-000004.json")).unwrap();
         assert!(stored("one") == stored(name), "{more}");
     }
 }
@@ -247,7 +247,8 @@ fn pairs_are_learnt_and_replayed() {
     assert!(loss(&events[3]) < loss(&events[0]), "{events:?}");
     assert_eq!(events[3]["pairs"]["accuracy"], 1.0);
     for step in 1..=4 {
-        let replayed = samebit(&["replay", "--json", &bench.arg("run"), &step.to_string()]).report();
+        let replayed =
+            samebit(&["replay", "--json", &bench.arg("run"), &step.to_string()]).report();
         assert_eq!(replayed["differing_coefficient_bytes"], 0, "{replayed}");
     }
     bench.write("pairs.jsonl", "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"b\"}");
