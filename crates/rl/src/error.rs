@@ -112,6 +112,9 @@ pub enum RlError {
         /// What is wrong, and what to do.
         reason: String,
     },
+    /// The report could not be written.
+    #[error(transparent)]
+    Report(#[from] Box<record::RecordError>),
     /// A file could not be written.
     #[error(transparent)]
     Format(#[from] Box<FormatError>),

@@ -222,9 +222,28 @@ impl Run<'_, '_> {
         self.finish(folder)
     }
 
+    /// The report's figures that its plots do not show.
+    fn facts(&self, folder: &Path) -> Result<Vec<(String, String)>, RlError> {
+        let before = folder::read_record(folder)?.eval_reward;
+        let mut facts = vec![
+            ("model".to_owned(), self.resolved.train.model.value.clone()),
+            ("steps".to_owned(), self.resolved.steps().to_string()),
+            ("samples a step".to_owned(), self.resolved.samples().to_string()),
+        ];
+        if let Some(reward) = before {
+            facts.push(("held-out reward before".to_owned(), format!("{reward:.4}")));
+        }
+        Ok(facts)
+    }
+
     fn finish(&self, folder: &Path) -> Result<Outcome, RlError> {
         let product = self.product(folder);
         let step = self.resolved.steps();
+        if self.engines.leads() {
+            let facts = self.facts(folder)?;
+            record::report::write_curves(folder, "Reinforcement learning", &facts)
+                .map_err(Box::new)?;
+        }
         if let Some(trainer) = &self.engines.trainer {
             match self.resolved.train.lora() {
                 Some(spec) => {
@@ -279,8 +298,7 @@ impl Run<'_, '_> {
         }
         progress.weights.clone_from(&event.weights);
         progress.step = step;
-        if let Method::Grpo(g) = &self.resolved.method
-            && let Some(every) = &g.eval_every
+        if let Some(every) = &self.resolved.train.eval_every
             && (step.is_multiple_of(every.value) || step == steps)
         {
             event.eval_reward = self.evaluate(step)?;

@@ -54,7 +54,7 @@ impl Learning {
         match &resolved.method {
             Method::Grpo(g) => {
                 prompts = read_prompts(files, &encoder, g.max_tokens.value)?;
-                if let Some(files) = &g.eval_data {
+                if let Some(files) = &resolved.train.eval {
                     eval = read_prompts(&files.value, &encoder, g.max_tokens.value)?;
                 }
                 // A wrong pattern or schema is told before anything is loaded.

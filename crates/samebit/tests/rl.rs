@@ -94,6 +94,8 @@ fn log_probs_never_differ_and_every_step_replays() {
     let reference = &events[0]["measured"];
     assert!(reference["ratio_max"].as_f64().unwrap() > 1.0, "the second update's ratios");
     assert!(bench.path("run/adapter/adapter_config.json").exists());
+    let html = fs::read_to_string(bench.path("run/report.html")).unwrap();
+    assert!(html.contains("<svg") && html.contains("Reward"), "{html}");
     assert_eq!(report["steps"].as_array().unwrap().len(), 4);
     for step in 1..=4 {
         let replayed =

@@ -147,12 +147,6 @@ pub struct RlSettings {
     /// What becomes of a completion that could not be graded
     #[arg(long)]
     pub reward_failure: Option<FailurePolicy>,
-    /// Held-out prompts, graded before the first step, every eval_every steps and at the end
-    #[arg(long, value_delimiter = ',')]
-    pub eval_data: Option<Vec<PathBuf>>,
-    /// Steps between evaluations
-    #[arg(long)]
-    pub eval_every: Option<usize>,
     /// Most sequences generated at once
     #[arg(long)]
     pub rollout_sequences: Option<usize>,
@@ -205,7 +199,7 @@ mod tests {
             .filter_map(|arg| arg.get_long())
             .map(|flag| flag.replace('-', "_"))
             .collect();
-        assert!(["lr", "group", "eval_data"].iter().all(|key| flags.contains(&key.to_string())));
+        assert!(["lr", "group", "eval"].iter().all(|key| flags.contains(&key.to_string())));
     }
 
     #[test]
@@ -218,7 +212,8 @@ mod tests {
             "reward = \"numeric\"\nreward_timeout_s = 1.0",
             "reward = \"numeric\"\nkl_estimator = \"k1\"",
             "reward = \"numeric\"\nkl_in = \"loss\"",
-            "reward = \"numeric\"\neval_every = 2",
+            "reward = \"numeric\"\npatience = 2",
+            "method = \"dpo\"\neval = [\"e\"]",
             "method = \"dpo\"\ngroup = 4",
             "method = \"dpo\"\nreward = \"numeric\"",
         ] {

@@ -76,7 +76,7 @@ const GRPO_KEYS: [&str; 29] = [
     "reward_url",
     "reward_timeout_s",
     "reward_failure",
-    "eval_data",
+    "eval",
     "eval_every",
     "rollout_sequences",
     "rollout_tp",
@@ -153,10 +153,6 @@ pub struct Grpo {
     pub reward: Chosen<Reward>,
     /// What becomes of a completion that could not be graded.
     pub reward_failure: Chosen<FailurePolicy>,
-    /// Held-out prompts.
-    pub eval_data: Option<Chosen<Vec<PathBuf>>>,
-    /// Steps between evaluations.
-    pub eval_every: Option<Chosen<usize>>,
     /// Most sequences at once.
     pub rollout_sequences: Chosen<usize>,
     /// Tensor-parallel ranks that generate.
@@ -400,10 +396,6 @@ fn grpo(requested: &Requested<RlSettings>, train: &train::Resolved) -> Result<Gr
         let why = if unbiased { "Dr. GRPO divides by no deviation" } else { "default" };
         (!unbiased, why.into())
     });
-    let eval_data = r.given("eval_data", s.eval_data.clone());
-    if eval_data.is_none() && r.sources.contains_key("eval_every") {
-        return Err(ignored(r, "eval_every", "without eval_data"));
-    }
     let clip_low = r.or_default("clip_low", s.clip_low, 0.2);
     let prompts = r.or_default("prompts", s.prompts, 8);
     let group = r.or_default("group", s.group, 8);
@@ -427,8 +419,6 @@ fn grpo(requested: &Requested<RlSettings>, train: &train::Resolved) -> Result<Gr
         entropy_coef: r.or_default("entropy_coef", s.entropy_coef, 0.0),
         reward: reward(r)?,
         reward_failure: r.or_default("reward_failure", s.reward_failure, FailurePolicy::Fail),
-        eval_every: eval_data.as_ref().map(|_| r.or_default("eval_every", s.eval_every, 10)),
-        eval_data,
         rollout_sequences: r.or("rollout_sequences", s.rollout_sequences, || {
             (together, "prompts × group, at most 64".into())
         }),
@@ -493,7 +483,6 @@ fn check_grpo(
         ("group", g.group.value, 2),
         ("updates", g.updates.value, 1),
         ("rollout_sequences", g.rollout_sequences.value, 1),
-        ("eval_every", g.eval_every.as_ref().map_or(1, |c| c.value), 1),
     ] {
         let needed = format!("at least {least}, at most 2^20");
         r.within(key, value, (least..=COUNT_LIMIT).contains(&value), &needed)?;
