@@ -8,6 +8,7 @@ mod device;
 mod evaluate;
 mod infer;
 mod merge_check;
+mod learning;
 mod model;
 mod output;
 mod plan;
@@ -40,6 +41,10 @@ enum Command {
     Train(Box<commands::train::Args>),
     /// Make the checks before a run, in seconds; takes what `train` takes
     Check(Box<commands::train::Args>),
+    /// Reinforcement learning: GRPO and its kin on graded completions, DPO on pairs
+    Rl(Box<commands::rl::Args>),
+    /// Compute a stored step of reinforcement learning again and compare it to the byte
+    Replay(commands::replay::Args),
     /// Show a run: how it stands, its seal, settings, gates, memory, kernels, identity
     Show(commands::show::Args),
     /// Say what differs between two runs, and from which step on
@@ -72,6 +77,8 @@ fn main() -> ExitCode {
         Command::Plan(args) => commands::plan::run(args),
         Command::Train(args) => commands::train::run(*args),
         Command::Check(args) => commands::check::run(*args),
+        Command::Rl(args) => commands::rl::run(*args),
+        Command::Replay(args) => commands::replay::run(args),
         Command::Show(args) => commands::show::run(args),
         Command::Diff(args) => commands::diff::run(args),
         Command::Annotate(args) => commands::annotate::run(args),

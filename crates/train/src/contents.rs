@@ -270,7 +270,7 @@ pub fn requested(record: &Record, folder: PathBuf) -> Result<Requested, serde_js
         settings.insert(setting.key.clone(), setting.requested.clone());
         sources.insert(setting.key.clone(), setting.source.clone());
     }
-    let mut requested = Requested {
+    let mut requested: Requested = Requested {
         settings: serde_json::from_value(Value::Object(settings))?,
         sources: serde_json::from_value(Value::Object(sources))?,
     };

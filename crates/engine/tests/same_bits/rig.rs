@@ -168,7 +168,7 @@ fn random_ids(length: usize) -> Vec<u32> {
 fn sequence(ids: Vec<u32>) -> Sequence {
     let targets = ids[1..].iter().copied().chain([INACTIVE]).collect();
     let coef = (0..ids.len()).map(|t| -0.02 - 0.001 * (t % 37) as f32).collect();
-    Sequence { ids, targets, coef }
+    Sequence { ids, targets, coef, ..Sequence::default() }
 }
 
 /// The samples at some indexes, in that order.

@@ -10,6 +10,8 @@ pub(crate) mod generate;
 pub(crate) mod merge;
 pub(crate) mod plan;
 pub(crate) mod quickstart;
+pub(crate) mod replay;
+pub(crate) mod rl;
 pub(crate) mod runs;
 pub(crate) mod score;
 pub(crate) mod shared;
