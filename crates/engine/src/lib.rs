@@ -21,7 +21,7 @@ pub use adapter::AdapterSource;
 pub use batch::{INACTIVE, MicroBatch, Sequence};
 pub use blueprint::{Blueprint, Compiled, GenerateShape, Job, TrainShape, head_chunk};
 pub use error::EngineError;
-pub use fit::{Fitter, Largest, StepShape, Workspace};
+pub use fit::{Fit, Fitter, Largest, StepShape, Workspace};
 pub use generate::{Advance, Row};
 pub use optimizer::{Hyper, UpdateReport};
 pub use profile::{KernelRow, Profile};
