@@ -4,6 +4,7 @@ use crate::memory::Memory;
 use half::bf16;
 use program::buffer::Live;
 use program::{Buffer, BufferId, DType, Kind, Plan, Program};
+use std::ops::Range;
 
 /// What an executor sees of one run: buffers by id, limited to live rows.
 #[derive(Clone, Copy)]
@@ -147,6 +148,31 @@ impl<'a> Frame<'a> {
         match unsafe { self.elems(id) } {
             Elems::F32(x) => x.to_vec(),
             Elems::Bf16(x) => x.iter().map(|v| v.to_f32()).collect(),
+        }
+    }
+
+    /// A copy of some elements of a float buffer, as f32.
+    pub fn load_f32_range(&self, id: BufferId, range: Range<usize>) -> Vec<f32> {
+        // SAFETY: as in `load_f32`.
+        match unsafe { self.elems(id) } {
+            Elems::F32(x) => x[range].to_vec(),
+            Elems::Bf16(x) => x[range].iter().map(|v| v.to_f32()).collect(),
+        }
+    }
+
+    /// Writes some elements of a float buffer, rounding to nearest even where it is bf16.
+    pub fn store_f32_range(&self, id: BufferId, range: Range<usize>, values: &[f32]) {
+        match self.buffer(id).dtype {
+            DType::Bf16 => {
+                // SAFETY: as in `load_f32`.
+                let out = unsafe { &mut self.bf16_mut(id)[range] };
+                assert_eq!(out.len(), values.len(), "{}", self.buffer(id).name);
+                for (out, &value) in out.iter_mut().zip(values) {
+                    *out = bf16::from_f32(value);
+                }
+            }
+            // SAFETY: as in `load_f32`.
+            _ => unsafe { &mut self.f32_mut(id)[range] }.copy_from_slice(values),
         }
     }
 

@@ -5,27 +5,22 @@
 //! `cpu` crate on random operands of every exponent range. bf16 values are held
 //! here as the `f32` of the same value.
 
-/// Scale at which a result near the least normal number is rounded as if the
-/// exponent had no lower bound.
-const UNBOUND: f32 = 18_446_744_073_709_551_616.0; // 2^64
+use crate::flush_to_zero::{flush, fma};
 
 /// One step of a chain over pairs: `acc + a[1]·b[1] + a[0]·b[0]`.
 ///
 /// Order of operations:
 /// ```text
-/// t   = fma(a1, b1, flush(acc))      the odd element first
+/// t   = fma(a1, b1, acc)      the odd element first
 /// acc = fma(a0, b0, t)
 /// ```
-/// Every subnormal input (operand or accumulator) is first replaced by a zero of
-/// its sign, each of the two fused multiply-adds rounds to nearest even, and a
-/// result that is tiny *after* rounding becomes a zero of its sign. The rounding
-/// mode and flush flags of the thread do not matter. Operands must be bf16 values
-/// (see [`round_operand`]).
+/// Both are [`crate::flush_to_zero::fma`]; the rounding mode and flush flags of the
+/// thread do not matter. Operands must be bf16 values (see [`round_operand`]).
 #[inline]
 #[must_use]
 pub fn dot_pair(acc: f32, a: [f32; 2], b: [f32; 2]) -> f32 {
-    let t = fma_flushed(flush(a[1]), flush(b[1]), flush(acc));
-    fma_flushed(flush(a[0]), flush(b[0]), t)
+    let t = fma(a[1], b[1], acc);
+    fma(a[0], b[0], t)
 }
 
 /// Rounds to bf16 as the operands of profile `cpu-bf16` are rounded: a subnormal
@@ -35,23 +30,6 @@ pub fn dot_pair(acc: f32, a: [f32; 2], b: [f32; 2]) -> f32 {
 #[must_use]
 pub fn round_operand(x: f32) -> f32 {
     crate::rounding::round_to_bf16(flush(x))
-}
-
-/// A subnormal replaced by a zero of its sign.
-fn flush(x: f32) -> f32 {
-    if x.abs() < f32::MIN_POSITIVE { 0.0_f32.copysign(x) } else { x }
-}
-
-/// A fused multiply-add of normal numbers and zeros whose tiny results flush.
-fn fma_flushed(a: f32, b: f32, c: f32) -> f32 {
-    let r = a.mul_add(b, c);
-    // Above the least normal number nothing can be tiny.
-    if r.is_nan() || r.abs() > f32::MIN_POSITIVE {
-        return r;
-    }
-    // The least normal number itself may have come from below by rounding.
-    let scaled = (a * UNBOUND).mul_add(b, c * UNBOUND);
-    if scaled.abs() < f32::MIN_POSITIVE * UNBOUND { 0.0_f32.copysign(r) } else { r }
 }
 
 #[cfg(test)]

@@ -8,6 +8,8 @@
 //! | module | holds |
 //! |---|---|
 //! | [`bf16_dot`] | products of pairs as the bf16 dot instruction forms them |
+//! | [`tile_dot`] | products of runs of 32 as the bf16 tile instruction forms them |
+//! | [`flush_to_zero`] | the operations of both: subnormals are zeros |
 //! | [`elementary`] | `exp`, `ln`, `tanh`, `sigmoid`, `silu`, `sin_cos`, `pow` from basic IEEE operations |
 //! | [`tree`] | the mid-split tree, subtrees owned by ranks, the streaming evaluator |
 //! | [`leaves`] | cutting a dimension into the leaves of the width V |
@@ -24,12 +26,14 @@
 pub mod bf16_dot;
 pub mod elementary;
 pub mod exact;
+pub mod flush_to_zero;
 mod fused;
 pub mod leaves;
 pub mod log_sum_exp;
 pub mod mean;
 pub mod random;
 pub mod rounding;
+pub mod tile_dot;
 pub mod tree;
 
 pub use elementary::{exp, ln, sigmoid, silu, sin_cos, tanh};

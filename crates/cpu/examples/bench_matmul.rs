@@ -120,11 +120,9 @@ fn main() {
         let peak = peak(&clock) * threads as f64;
         let flops = 2e-9 * (bench.m * bench.n * bench.k) as f64;
         let f32 = flops / run(bench, Arithmetic::F32, threads, &clock);
-        let bf16 = if cpu::has_native_bf16_dot() {
-            format!("{:10.1}", flops / run(bench, Arithmetic::Bf16, threads, &clock))
-        } else {
-            "-".into()
-        };
+        let tiles = run(bench, Arithmetic::Bf16Tiles, threads, &clock);
+        let [bf16, tiles] =
+            [run(bench, Arithmetic::Bf16, threads, &clock), tiles].map(|t| flops / t);
         let Bench { name, m, n, k, leaves, .. } = bench;
         let bytes = (n * k * if bench.bf16 { 2 } else { 4 }) as f64 * 1e-9;
         let note = if *m <= 16 && *n > 1000 {
@@ -133,7 +131,10 @@ fn main() {
             String::new()
         };
         let shape = format!("{m} x {n} x {k} / {leaves}");
-        println!("{name:26} {shape:26} {f32:8.1} {:7.0}% {bf16}{note}", 100.0 * f32 / peak);
+        println!(
+            "{name:26} {shape:26} {f32:8.1} {:7.0}% {bf16:10.1} {tiles:10.1}{note}",
+            100.0 * f32 / peak
+        );
     }
 }
 
@@ -165,7 +166,8 @@ fn run(bench: &Bench<'_>, arithmetic: Arithmetic, threads: usize, clock: &impl F
     let product = Product { m, n, leaves: &lists, tail: &[], alpha: 1.0, init: Init::None };
     let isa = Isa::detect().expect("SAMEBIT_ISA names an instruction set of this processor");
     let context = Context::new(isa, arithmetic, threads).expect("threads start");
-    let mut workspace = vec![0; workspace_bytes(&Shape::of(&product), threads)];
+    let mut workspace =
+        vec![0; workspace_bytes(&Shape::of(&product, context.arithmetic()), threads)];
     let mut out = vec![0.0; m * n];
     seconds(clock, || {
         matmul(&context, &product, OutView::f32(&mut out, n), &mut workspace).expect("a product");

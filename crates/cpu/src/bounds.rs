@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
+use crate::context::Arithmetic;
 use crate::matmul::{Shape, workspace_bytes};
 
 /// Rows for each thread from which on a product of more rows never needs less: the
@@ -15,7 +16,7 @@ use crate::matmul::{Shape, workspace_bytes};
 const SETTLED_ROWS_PER_THREAD: usize = 336;
 /// `k` from which on a longer one never needs less: blocks of `k` have one length
 /// there. Held by a test.
-const SETTLED_K: usize = 3200;
+const SETTLED_K: usize = 6400;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Varies {
@@ -25,13 +26,19 @@ enum Varies {
 
 /// Remembers what it has found: layers repeat their shapes.
 pub(crate) struct Bounds {
+    arithmetic: Arithmetic,
     threads: usize,
     found: Mutex<HashMap<(Shape, Varies), usize>>,
 }
 
 impl Bounds {
-    pub(crate) fn new(threads: usize) -> Self {
-        Self { threads, found: Mutex::new(HashMap::new()) }
+    pub(crate) fn new(arithmetic: Arithmetic, threads: usize) -> Self {
+        Self { arithmetic, threads, found: Mutex::new(HashMap::new()) }
+    }
+
+    /// The arithmetic of the products.
+    pub(crate) fn arithmetic(&self) -> Arithmetic {
+        self.arithmetic
     }
 
     /// Bytes of this very shape.
@@ -76,17 +83,20 @@ mod tests {
     /// The short search finds the maximum of the full one.
     #[test]
     fn bounds_hold_for_every_live_size() {
-        for threads in [1, 2, 3, 8] {
-            let bounds = Bounds::new(threads);
+        let arithmetics = [Arithmetic::F32, Arithmetic::Bf16Tiles];
+        for (threads, arithmetic) in
+            [1, 2, 3, 8].into_iter().flat_map(|t| arithmetics.map(|a| (t, a)))
+        {
+            let bounds = Bounds::new(arithmetic, threads);
             for (n, k, leaves) in
                 [(576, 576, 1), (1536, 576, 8), (16, 1536, 8), (576, 12_288, 8), (4096, 4096, 1)]
             {
-                let shape = Shape { m: 5000, n, k, leaves };
+                let shape = Shape { arithmetic, m: 5000, n, k, leaves };
                 let all = (1..=shape.m).map(|m| bounds.fixed(Shape { m, ..shape })).max();
                 assert_eq!(Some(bounds.any_m(shape)), all, "{threads} threads, {shape:?}");
             }
             for (m, n) in [(576, 16), (16, 576), (1536, 576), (49_152, 576), (4096, 4096)] {
-                let shape = Shape { m, n, k: 9000, leaves: 1 };
+                let shape = Shape { arithmetic, m, n, k: 9000, leaves: 1 };
                 let all = (1..=shape.k).map(|k| bounds.fixed(Shape { k, ..shape })).max();
                 assert_eq!(Some(bounds.any_k(shape)), all, "{threads} threads, {shape:?}");
             }

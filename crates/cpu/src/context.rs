@@ -13,6 +13,22 @@ pub enum Arithmetic {
     /// Profile `cpu-bf16`: operands rounded to bf16, one
     /// [`crate::bf16_dot::dot_bf16_pair`] for each pair of k.
     Bf16,
+    /// Profile `cpu-bf16-tiles`: operands rounded to bf16, one
+    /// [`canon::tile_dot::add_run`] for each run of 32 k.
+    Bf16Tiles,
+}
+
+impl Arithmetic {
+    /// The steps of `k` that a term takes part with: it is padded to whole pairs or
+    /// runs.
+    #[must_use]
+    pub fn padded(self, k: usize) -> usize {
+        match self {
+            Self::F32 => k,
+            Self::Bf16 => k.next_multiple_of(2),
+            Self::Bf16Tiles => k.next_multiple_of(canon::tile_dot::RUN),
+        }
+    }
 }
 
 /// Instruction set, arithmetic and thread pool of a run. Results depend on the

@@ -16,7 +16,7 @@ pub use crate::context::Arithmetic as Precision;
 pub struct Settings {
     /// Threads, at least 1.
     pub threads: usize,
-    /// Arithmetic profile: `cpu-f32` or `cpu-bf16`.
+    /// Arithmetic profile: `cpu-f32`, `cpu-bf16` or `cpu-bf16-tiles`.
     pub precision: Arithmetic,
     /// Instruction set; `None` for the one that [`Isa::detect`] finds.
     pub isa: Option<Isa>,
@@ -44,7 +44,7 @@ impl Cpu {
             None => Isa::detect()?,
         };
         let context = Context::new(isa, settings.precision, settings.threads)?;
-        let bounds = Bounds::new(context.threads());
+        let bounds = Bounds::new(context.arithmetic(), context.threads());
         Ok(Self { context, bounds })
     }
 

@@ -18,9 +18,11 @@ mod ops;
 mod pool;
 mod scratch;
 mod simd;
+mod tiles;
 mod workspace;
 
 pub use calibrate::{FMA_CHAINS, fma_chains, read_all};
 pub use context::{Arithmetic, Context, ContextError};
 pub use executor::{Cpu, Precision, Settings};
 pub use isa::{ISA_VARIABLE, Isa, IsaError, has_native_bf16_dot};
+pub use tiles::has_native_tiles;

@@ -148,14 +148,15 @@ fn check(case: &Case, arithmetic: Arithmetic) {
         reference::matmul(arithmetic, &product, &mut out);
     });
     let paths = match arithmetic {
-        Arithmetic::F32 => &[Bf16Path::Dot][..],
-        Arithmetic::Bf16 => &[Bf16Path::Dot, Bf16Path::Flush],
+        Arithmetic::F32 => &[Bf16Path::Native][..],
+        Arithmetic::Bf16 | Arithmetic::Bf16Tiles => &[Bf16Path::Native, Bf16Path::Flush],
     };
     for (isa, path) in Isa::available().into_iter().flat_map(|i| paths.iter().map(move |p| (i, *p)))
     {
         for threads in [1, 2, 3] {
             let context = Context::new(isa, arithmetic, threads).unwrap();
-            let mut workspace = vec![0xa5; workspace_bytes(&Shape::of(&product), threads)];
+            let mut workspace =
+                vec![0xa5; workspace_bytes(&Shape::of(&product, arithmetic), threads)];
             let (mut got32, mut got16) = (start.clone(), start16.clone());
             view(&mut got32, &mut got16, &mut |out| {
                 matmul_by(&context, &product, out, &mut workspace, path).unwrap();
@@ -169,17 +170,19 @@ fn check(case: &Case, arithmetic: Arithmetic) {
     }
 }
 
-fn both(case: &Case) {
-    check(case, Arithmetic::F32);
-    check(case, Arithmetic::Bf16);
+/// In every arithmetic.
+fn all(case: &Case) {
+    for arithmetic in [Arithmetic::F32, Arithmetic::Bf16, Arithmetic::Bf16Tiles] {
+        check(case, arithmetic);
+    }
 }
 
 #[test]
 fn every_layout_and_type() {
     for a in [ROWS, COLUMNS, ROWS_BF16, COLUMNS_BF16] {
         for b in [ROWS, COLUMNS, ROWS_BF16, COLUMNS_BF16] {
-            both(&Case { a, b, ..plain(29, 37, 45) });
-            both(&Case { a, b, ..plain(3, 41, 67) });
+            all(&Case { a, b, ..plain(29, 37, 45) });
+            all(&Case { a, b, ..plain(3, 41, 67) });
         }
     }
 }
@@ -188,13 +191,13 @@ fn every_layout_and_type() {
 fn every_small_shape() {
     for m in 1..=31 {
         for n in [1, 5, 16, 17, 31, 33, 48, 64] {
-            both(&plain(m, n, 7));
+            all(&plain(m, n, 7));
         }
     }
     for k in 1..=66 {
-        both(&plain(9, 18, k));
-        both(&Case { b: ROWS_BF16, ..plain(2, 35, k) });
-        both(&Case { a: COLUMNS_BF16, ..plain(17, 16, k) });
+        all(&plain(9, 18, k));
+        all(&Case { b: ROWS_BF16, ..plain(2, 35, k) });
+        all(&Case { a: COLUMNS_BF16, ..plain(17, 16, k) });
     }
 }
 
@@ -206,9 +209,9 @@ fn leaves_terms_and_tail() {
             .collect();
         for (m, b) in [(5, ROWS), (30, ROWS_BF16), (30, COLUMNS)] {
             let case = Case { leaves: lengths.clone(), b, ..plain(m, 40, 1) };
-            both(&case);
-            both(&Case { tail: vec![16, 3], alpha: 0.37, init: 1, ..case.clone() });
-            both(&Case { tail: vec![2], init: 2, out_bf16: true, ..case });
+            all(&case);
+            all(&Case { tail: vec![16, 3], alpha: 0.37, init: 1, ..case.clone() });
+            all(&Case { tail: vec![2], init: 2, out_bf16: true, ..case });
         }
     }
 }
@@ -218,22 +221,22 @@ fn every_init_and_output() {
     for init in 0..=2 {
         for out_bf16 in [false, true] {
             for alpha in [1.0, 0.125, -3.3] {
-                both(&Case { init, out_bf16, alpha, ..plain(21, 50, 33) });
-                both(&Case { init, out_bf16, alpha, ..plain(1, 50, 33) });
+                all(&Case { init, out_bf16, alpha, ..plain(21, 50, 33) });
+                all(&Case { init, out_bf16, alpha, ..plain(1, 50, 33) });
             }
         }
     }
-    both(&Case { init: 3, a: COLUMNS, b: COLUMNS, ..plain(45, 33, 77) });
-    both(&Case { init: 3, ..plain(2, 33, 77) });
+    all(&Case { init: 3, a: COLUMNS, b: COLUMNS, ..plain(45, 33, 77) });
+    all(&Case { init: 3, ..plain(2, 33, 77) });
 }
 
 #[test]
 fn long_k_is_cut_without_a_trace() {
-    both(&plain(15, 33, 5000));
-    both(&Case { init: 3, ..plain(15, 40, 4097) });
+    all(&plain(15, 33, 5000));
+    all(&Case { init: 3, ..plain(15, 40, 4097) });
     let leaves = vec![vec![1000], vec![2047, 2], vec![2500], vec![1], vec![30]];
-    both(&Case { leaves, tail: vec![4200], b: COLUMNS_BF16, init: 2, ..plain(15, 40, 1) });
-    both(&Case { b: ROWS_BF16, ..plain(1, 33, 14_336) });
+    all(&Case { leaves, tail: vec![4200], b: COLUMNS_BF16, init: 2, ..plain(15, 40, 1) });
+    all(&Case { b: ROWS_BF16, ..plain(1, 33, 14_336) });
 }
 
 /// Chains flush, the tree over their sums does not; on either path.
@@ -242,23 +245,23 @@ fn subnormals_are_treated_alike() {
     for (a, b) in [(ROWS, ROWS), (COLUMNS, ROWS_BF16), (ROWS_BF16, COLUMNS), (ROWS, COLUMNS_BF16)] {
         let leaves = vec![vec![5], vec![2, 3], vec![1], vec![8], vec![33]];
         let case = Case { leaves, tail: vec![4], a, b, tiny: true, ..plain(19, 37, 1) };
-        both(&case);
-        both(&Case { m: 3, alpha: 0.37, init: 1, ..case });
+        all(&case);
+        all(&Case { m: 3, alpha: 0.37, init: 1, ..case });
     }
-    both(&Case { tiny: true, init: 3, ..plain(15, 40, 4097) });
+    all(&Case { tiny: true, init: 3, ..plain(15, 40, 4097) });
 }
 
 #[test]
 fn several_tasks_and_column_blocks() {
-    both(&plain(400, 130, 64));
-    both(&Case { leaves: vec![vec![300]; 8], ..plain(24, 300, 1) });
-    both(&plain(130, 16, 2048));
-    both(&Case { a: COLUMNS, b: COLUMNS, ..plain(16, 200, 1024) });
+    all(&plain(400, 130, 64));
+    all(&Case { leaves: vec![vec![300]; 8], ..plain(24, 300, 1) });
+    all(&plain(130, 16, 2048));
+    all(&Case { a: COLUMNS, b: COLUMNS, ..plain(16, 200, 1024) });
     for k in [512, 1024, 1031] {
         let thin = Case { a: COLUMNS, b: COLUMNS, ..plain(16, 203, k) };
-        both(&Case { m: 48, alpha: 0.37, init: 1, ..thin.clone() });
-        both(&Case { m: 203, n: 16, init: 2, tiny: true, ..thin.clone() });
-        both(&Case { m: 203, n: 32, alpha: -3.3, out_bf16: true, ..thin });
+        all(&Case { m: 48, alpha: 0.37, init: 1, ..thin.clone() });
+        all(&Case { m: 203, n: 16, init: 2, tiny: true, ..thin.clone() });
+        all(&Case { m: 203, n: 32, alpha: -3.3, out_bf16: true, ..thin });
     }
 }
 
@@ -279,7 +282,7 @@ fn a_row_does_not_see_the_others() {
         let product =
             Product { m: count, n, leaves: &leaves, tail: &[], alpha: 1.0, init: Init::None };
         let mut out = vec![0.0; count * n];
-        let mut workspace = vec![0; workspace_bytes(&Shape::of(&product), 2)];
+        let mut workspace = vec![0; workspace_bytes(&Shape::of(&product, Arithmetic::F32), 2)];
         matmul(&context, &product, OutView::f32(&mut out, n), &mut workspace).unwrap();
         out
     };
@@ -354,7 +357,7 @@ fn wrong_products_are_refused() {
     assert_eq!(bias, MatmulError::Bias { given: 7, n: 8 });
     let chain = Product { init: Init::Chain, alpha: 2.0, ..product };
     assert_eq!(refuse(&chain, 8, 64, enough), MatmulError::Chain);
-    let needed = workspace_bytes(&Shape::of(&product), 1);
+    let needed = workspace_bytes(&Shape::of(&product, Arithmetic::F32), 1);
     let small = refuse(&product, 8, 64, needed - 1);
     assert_eq!(small, MatmulError::Workspace { needed, given: needed - 1 });
 }
@@ -369,6 +372,6 @@ fn an_empty_output_is_fine() {
     let leaves: [&[Term<'_>]; 1] = [&[term]];
     let product = Product { m: 0, n: 2, leaves: &leaves, tail: &[], alpha: 1.0, init: Init::None };
     let context = Context::new(Isa::best(), Arithmetic::F32, 1).unwrap();
-    let mut workspace = vec![0; workspace_bytes(&Shape::of(&product), 1)];
+    let mut workspace = vec![0; workspace_bytes(&Shape::of(&product, Arithmetic::F32), 1)];
     matmul(&context, &product, OutView::f32(&mut [], 2), &mut workspace).unwrap();
 }

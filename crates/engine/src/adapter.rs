@@ -5,7 +5,6 @@ use crate::run::Engine;
 use canon::random::{Numbers, Purpose};
 use formats::peft::{Adapter, AdapterConfig, Factors};
 use program::ParamId;
-use program::graph::Split;
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -111,29 +110,6 @@ impl Engine<'_> {
             self.write_whole(pair.b, &b);
         }
         Ok(())
-    }
-
-    /// Writes this rank's share of a parameter's whole value.
-    pub fn write_whole(&mut self, id: ParamId, whole: &[f32]) {
-        let param = self.graph.param_info(id);
-        let (topology, rank) = (self.blueprint.store.topology, self.blueprint.store.rank);
-        let mine = match &param.split {
-            Split::Replicated => whole.to_vec(),
-            Split::Rows(cut) => {
-                let rows = cut.owned(topology.tp, rank.tp);
-                let mut mine: Vec<f32> = whole
-                    .get(rows.start * param.cols..(rows.end * param.cols).min(whole.len()))
-                    .unwrap_or(&[])
-                    .to_vec();
-                mine.resize(rows.len() * param.cols, 0.0);
-                mine
-            }
-            Split::Cols(cut) => {
-                let cols = cut.owned(topology.tp, rank.tp);
-                whole.chunks(param.cols).flat_map(|row| row[cols.clone()].iter().copied()).collect()
-            }
-        };
-        self.write_param(id, &mine);
     }
 
     /// Writes the adapter to a PEFT folder that must not exist, or be empty. One rank holds every parameter whole.

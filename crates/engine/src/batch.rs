@@ -3,6 +3,7 @@
 use crate::error::EngineError;
 use program::buffer::Live;
 use program::{Rank, Topology};
+use std::ops::Range;
 
 /// The target of a token that nothing is learned from.
 pub const INACTIVE: u32 = u32::MAX;
@@ -52,7 +53,8 @@ pub(crate) struct Inputs {
     pub(crate) ids: Vec<u32>,
     pub(crate) positions: Vec<u32>,
     pub(crate) targets: Vec<u32>,
-    pub(crate) coef: Vec<f32>,
+    /// This rank's tokens of the micro-batch.
+    pub(crate) tokens: Range<usize>,
     pub(crate) segments: Vec<u32>,
     pub(crate) all_segments: Vec<u32>,
     pub(crate) live: Live,
@@ -119,8 +121,7 @@ impl MicroBatch {
                 let piece = from - row..to - row;
                 inputs.ids.extend(&sequence.ids[piece.clone()]);
                 inputs.positions.extend(piece.clone().map(|p| p as u32));
-                inputs.targets.extend(&sequence.targets[piece.clone()]);
-                inputs.coef.extend(sequence.coef.get(piece).into_iter().flatten());
+                inputs.targets.extend(&sequence.targets[piece]);
             }
             row += length;
         }
@@ -130,7 +131,10 @@ impl MicroBatch {
             picked: 0,
             segments: inputs.segments.len() / 4,
             all_segments: segments,
+            blocks: 0,
+            micro_batches: 0,
         };
+        inputs.tokens = start..end;
         Ok(inputs)
     }
 }

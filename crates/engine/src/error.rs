@@ -29,6 +29,39 @@ pub enum EngineError {
         /// What the exchange says.
         message: String,
     },
+    /// Ranks could not exchange bytes of the host.
+    #[error("{what}: {message}")]
+    Gather {
+        /// What was exchanged.
+        what: String,
+        /// What the exchange says.
+        message: String,
+    },
+    /// A micro-batch that another replica runs.
+    #[error(
+        "micro-batch {index} of the step is another replica's: this one runs {first} to {end}, excluded"
+    )]
+    OtherReplica {
+        /// The micro-batch.
+        index: usize,
+        /// First of this replica's.
+        first: usize,
+        /// Past its last.
+        end: usize,
+    },
+    /// Not one coefficient a token.
+    #[error(
+        "{given} coefficients for {tokens} tokens; give one for each, 0 where the target is inactive"
+    )]
+    Coefficients {
+        /// Coefficients given.
+        given: usize,
+        /// Tokens of the micro-batch.
+        tokens: usize,
+    },
+    /// The words of the gradient norm's sum are none.
+    #[error("gradient norm: {0}")]
+    NotASum(String),
     /// More tokens or segments than the program was planned for.
     #[error(
         "a micro-batch of {tokens} tokens in {segments} sequences is over the planned {capacity} tokens in {most} sequences"
@@ -52,6 +85,14 @@ pub enum EngineError {
         limit: usize,
         /// Whose limit.
         what: &'static str,
+    },
+    /// A page that the cache does not have.
+    #[error("page {page} is outside a cache of {pages} pages")]
+    PageOutside {
+        /// The page.
+        page: u32,
+        /// Pages there are.
+        pages: usize,
     },
     /// A gradient norm that is not a number or infinite: nothing was updated.
     #[error("the gradient norm is {norm}: nothing was updated")]

@@ -40,6 +40,7 @@ impl Engine<'_> {
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), EngineError> {
         check_names(&self.graph, checkpoint)?;
+        self.note_new_weights();
         let mut loaded = 0;
         for id in self.graph.param_ids() {
             let param = self.graph.param_info(id);
@@ -104,7 +105,7 @@ impl Engine<'_> {
         mut take: impl FnMut(&[f32]) -> Result<(), E>,
     ) -> Result<(), E> {
         let frame = self.frame(&self.blueprint.resident, Live::default());
-        let tile = TILE_ROWS * frame.cols(buffer);
+        let tile = TILE_ROWS * frame.cols(buffer).max(1);
         // SAFETY: no operation runs while the engine is borrowed, and nothing writes the buffer meanwhile.
         match unsafe { frame.elems(buffer) } {
             Elems::F32(values) => values.chunks(tile).try_for_each(take),
@@ -123,6 +124,7 @@ impl Engine<'_> {
     pub fn write_param(&mut self, id: ParamId, values: &[f32]) {
         let frame = self.frame(&self.blueprint.resident, Live::default());
         frame.store_f32(self.blueprint.store.slot(id).value, values);
+        self.note_new_weights();
     }
 
     /// This rank's share of a parameter's gradient; `None` for one that is not trained.
@@ -132,24 +134,11 @@ impl Engine<'_> {
         Some(frame.load_f32(state.grad))
     }
 
-    /// First and second moments of a trained parameter.
+    /// First and second moments of a trained parameter, of the slice that this rank updates.
     pub fn read_moments(&self, id: ParamId) -> Option<(Vec<f32>, Vec<f32>)> {
         let frame = self.frame(&self.blueprint.resident, Live::default());
         let state = self.blueprint.store.slot(id).state.as_ref()?;
         Some((frame.load_f32(state.m), frame.load_f32(state.v)))
-    }
-
-    /// Overwrites the moments of a trained parameter.
-    ///
-    /// # Errors
-    /// A parameter that is not trained.
-    pub fn write_moments(&mut self, id: ParamId, m: &[f32], v: &[f32]) -> Result<(), EngineError> {
-        let frame = self.frame(&self.blueprint.resident, Live::default());
-        let state = self.blueprint.store.slot(id).state.as_ref();
-        let state = state.ok_or(EngineError::NotPlanned("training this parameter"))?;
-        frame.store_f32(state.m, m);
-        frame.store_f32(state.v, v);
-        Ok(())
     }
 }
 

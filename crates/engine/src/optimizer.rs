@@ -3,6 +3,7 @@
 use crate::error::EngineError;
 use crate::run::Engine;
 use program::buffer::Live;
+use program::ops::exact_sum_from_u32;
 
 /// Settings of one update.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,26 +32,25 @@ pub struct UpdateReport {
 }
 
 impl Engine<'_> {
-    /// Updates every trained parameter from the gradients; `step` counts from 1.
+    /// Updates every trained parameter from the gradients of the step's micro-batches; `step` counts from 1. All ranks
+    /// must update together.
     ///
     /// # Errors
-    /// A norm that is not finite: then nothing was updated.
+    /// A norm that is not finite: then nothing was updated, on any rank.
     pub fn update(&mut self, hyper: &Hyper, step: u64) -> Result<UpdateReport, EngineError> {
-        if self.blueprint.store.topology.ranks() > 1 {
-            return Err(EngineError::OneRank("an update"));
-        }
-        let live = Live::default();
+        let live = Live { micro_batches: self.micro_batches, ..Live::default() };
         let compiled =
             self.blueprint.optimizer.as_ref().ok_or(EngineError::NotPlanned("training"))?;
         let (norm_ops, all_ops) = (compiled.program.forward_ops, compiled.program.ops.len());
         self.run_planned(|b| &b.optimizer, live, Some(0..norm_ops))?;
         let store = &self.blueprint.store;
-        let (norm, scalars) = (store.grad_norm, store.hyper);
-        let (norm, scalars) = norm.zip(scalars).ok_or(EngineError::NotPlanned("training"))?;
+        let places = store.grad_squares.zip(store.hyper);
+        let (squares, scalars) = places.ok_or(EngineError::NotPlanned("training"))?;
         let compiled =
             self.blueprint.optimizer.as_ref().ok_or(EngineError::NotPlanned("training"))?;
         let frame = self.frame(compiled, live);
-        let grad_norm = frame.load_f32(norm)[0];
+        let squares = exact_sum_from_u32(&frame.load_u32(squares));
+        let grad_norm = squares.map_err(|error| EngineError::NotASum(error.to_string()))?.norm();
         if !grad_norm.is_finite() {
             return Err(EngineError::NonFiniteGradient { norm: grad_norm });
         }
@@ -71,6 +71,7 @@ impl Engine<'_> {
             ],
         );
         self.run_planned(|b| &b.optimizer, live, Some(norm_ops..all_ops))?;
+        self.note_new_weights();
         Ok(UpdateReport { grad_norm, grad_scale })
     }
 }

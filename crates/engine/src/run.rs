@@ -2,28 +2,15 @@
 
 use crate::blueprint::{Blueprint, Compiled};
 use crate::error::EngineError;
+use crate::exchange::Exchange;
 use crate::profile::Profile;
+use crate::step::Forwarded;
 use arena::{Executor, Frame, Memory};
 use program::buffer::Live;
-use program::ops::Collective;
 use program::{Graph, Ledger, Op, Program};
+use std::cell::RefCell;
 use std::ops::Range;
 use std::time::Instant;
-
-/// Carries out collectives between ranks.
-pub trait Exchange {
-    /// Runs one collective.
-    ///
-    /// # Errors
-    /// What went wrong, naming the rank.
-    fn collective(&mut self, op: &Collective, frame: &Frame<'_>) -> Result<(), String>;
-}
-
-impl Exchange for &mut fabric::Member<'_> {
-    fn collective(&mut self, op: &Collective, frame: &Frame<'_>) -> Result<(), String> {
-        fabric::Member::collective(self, op, frame).map_err(|error| error.to_string())
-    }
-}
 
 /// One rank's engine.
 pub struct Engine<'r> {
@@ -33,8 +20,14 @@ pub struct Engine<'r> {
     pub blueprint: Blueprint,
     memory: Memory,
     executor: Box<dyn Executor + 'r>,
-    exchange: Option<Box<dyn Exchange + 'r>>,
+    /// Ranks take turns with nothing else: it is borrowed for one exchange at a time.
+    pub(crate) exchange: Option<RefCell<Box<dyn Exchange + 'r>>>,
     profile: Option<Profile>,
+    weights_version: u64,
+    /// The micro-batch whose backward pass is to come.
+    pub(crate) forwarded: Option<Forwarded>,
+    /// Logical micro-batches of the step that runs.
+    pub(crate) micro_batches: usize,
 }
 
 impl<'r> Engine<'r> {
@@ -48,12 +41,22 @@ impl<'r> Engine<'r> {
         executor: Box<dyn Executor + 'r>,
     ) -> Result<Self, EngineError> {
         let memory = Memory::new(&blueprint.ledger)?;
-        Ok(Engine { graph, blueprint, memory, executor, exchange: None, profile: None })
+        Ok(Engine {
+            graph,
+            blueprint,
+            memory,
+            executor,
+            exchange: None,
+            profile: None,
+            weights_version: 0,
+            forwarded: None,
+            micro_batches: 1,
+        })
     }
 
     /// The same with other ranks to exchange with.
     pub fn with_exchange(mut self, exchange: Box<dyn Exchange + 'r>) -> Self {
-        self.exchange = Some(exchange);
+        self.exchange = Some(RefCell::new(exchange));
         self
     }
 
@@ -65,6 +68,16 @@ impl<'r> Engine<'r> {
     /// What was timed since [`Engine::start_profile`].
     pub fn profile(&self) -> Option<&Profile> {
         self.profile.as_ref()
+    }
+
+    /// How often parameters were written: what a cache was computed with. Only its changes have a meaning.
+    pub fn weights_version(&self) -> u64 {
+        self.weights_version
+    }
+
+    /// Parameters were written.
+    pub(crate) fn note_new_weights(&mut self) {
+        self.weights_version += 1;
     }
 
     /// Bytes allocated, by kind: what was planned.
@@ -90,20 +103,13 @@ impl<'r> Engine<'r> {
         let mut machine = Machine { memory, executor: &mut **executor, exchange, profile };
         machine.run(compiled, live, range)
     }
-
-    /// Runs a program over the store alone.
-    pub(crate) fn run_stored(&mut self, compiled: &Compiled) -> Result<(), EngineError> {
-        let Engine { memory, executor, exchange, profile, .. } = self;
-        let mut machine = Machine { memory, executor: &mut **executor, exchange, profile };
-        machine.run(compiled, Live::default(), 0..compiled.program.ops.len())
-    }
 }
 
 /// What runs operations, apart from the programs that it runs.
 struct Machine<'e, 'r> {
     memory: &'e Memory,
     executor: &'e mut (dyn Executor + 'r),
-    exchange: &'e mut Option<Box<dyn Exchange + 'r>>,
+    exchange: &'e Option<RefCell<Box<dyn Exchange + 'r>>>,
     profile: &'e mut Option<Profile>,
 }
 
@@ -136,8 +142,9 @@ impl Machine<'_, '_> {
         let op = &program.ops[index];
         if let Op::Collective(collective) = op {
             let exchange =
-                self.exchange.as_mut().ok_or(EngineError::NotPlanned("more than one rank"))?;
+                self.exchange.as_ref().ok_or(EngineError::NotPlanned("more than one rank"))?;
             return exchange
+                .borrow_mut()
                 .collective(collective, frame)
                 .map_err(|message| EngineError::Exchange { index, message });
         }

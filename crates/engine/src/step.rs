@@ -3,52 +3,201 @@
 use crate::batch::MicroBatch;
 use crate::blueprint::{Blueprint, Compiled};
 use crate::error::EngineError;
+use crate::exchange::{floats_of_bytes, floats_to_bytes};
 use crate::run::Engine;
+use arena::ExecError;
+use program::BufferId;
 use program::buffer::Live;
-use program::{Plan, lower};
+use program::lower;
+use program::ops::Group;
+use program::store::micro_batches_of;
+use std::ops::Range;
+
+/// A micro-batch between its forward and its backward pass.
+#[derive(Clone, Debug)]
+pub(crate) struct Forwarded {
+    live: Live,
+    /// This rank's tokens of the micro-batch.
+    tokens: Range<usize>,
+    /// Where the micro-batch's gradient goes; see [`Engine::train_micro_batch`].
+    place: (usize, usize),
+}
+
+/// Whose program.
+type Which = fn(&Blueprint) -> &Option<Compiled>;
+
+const TRAIN: Which = |blueprint| &blueprint.train;
+const SCORE: Which = |blueprint| &blueprint.score;
 
 impl Engine<'_> {
-    /// Log-prob of every token's target on this rank's tokens, +0 where inactive. Forward only.
+    /// Log-prob of every token's target, +0 where inactive, of the whole micro-batch on every rank. Forward only.
     ///
     /// # Errors
     /// A micro-batch over the planned capacity, ids or targets outside the vocabulary, a log-prob that is not finite.
     pub fn score(&mut self, batch: &MicroBatch) -> Result<Vec<f32>, EngineError> {
-        let live = self.write_inputs(|b| &b.score, batch)?;
-        self.run_planned(|b| &b.score, live, None)?;
-        self.read_logp(|b| &b.score, live)
+        let (live, tokens) = self.write_inputs(SCORE, batch)?;
+        self.run_planned(SCORE, live, None).map_err(|error| in_micro_batch(error, tokens.start))?;
+        self.gather_log_probs(SCORE, live)
     }
 
-    /// Runs one logical micro-batch forward and backward, `index` of the `total` of this optimizer step, whose gradients
-    /// are added by the canon's tree. Coefficients come with the batch. Returns log-probs as [`Engine::score`] does.
+    /// The logical micro-batches of a step of `total` that this rank's replica runs.
+    pub fn micro_batches_of(&self, total: usize) -> Range<usize> {
+        let store = &self.blueprint.store;
+        micro_batches_of(total, &store.topology, store.rank)
+    }
+
+    /// Runs logical micro-batch `index` of the `total` of this optimizer step forward and backward. The gradients of a
+    /// step are added by the canon's tree: each replica gives its own micro-batches ([`Engine::micro_batches_of`]), in
+    /// order. Coefficients come with the batch. Returns log-probs as [`Engine::score`] does.
     ///
     /// # Errors
-    /// As [`Engine::score`].
+    /// As [`Engine::score`]; a micro-batch that is not this replica's, or more of them than planned.
     pub fn train_micro_batch(
         &mut self,
         batch: &MicroBatch,
         index: usize,
         total: usize,
     ) -> Result<Vec<f32>, EngineError> {
+        let forwarded = self.write_train_inputs(batch, index, total)?;
+        self.write_coef(&forwarded, &batch.all_coef())?;
+        let logp = self.forward(&forwarded)?;
+        self.backward(&forwarded)?;
+        Ok(logp)
+    }
+
+    /// The forward half of [`Engine::train_micro_batch`], where coefficients are a function of the log-probs that it
+    /// returns; [`Engine::backward_micro_batch`] must follow. The job must be planned with coefficients not known before
+    /// ([`crate::TrainShape::coef_known`]).
+    ///
+    /// # Errors
+    /// As [`Engine::train_micro_batch`].
+    pub fn forward_micro_batch(
+        &mut self,
+        batch: &MicroBatch,
+        index: usize,
+        total: usize,
+    ) -> Result<Vec<f32>, EngineError> {
+        if self.blueprint.job.train.is_some_and(|train| train.coef_known) {
+            return Err(EngineError::NotPlanned("coefficients that come after the forward pass"));
+        }
+        let forwarded = self.write_train_inputs(batch, index, total)?;
+        let logp = self.forward(&forwarded)?;
+        self.forwarded = Some(forwarded);
+        Ok(logp)
+    }
+
+    /// The backward half: `coef` is d loss / d log-prob of every token of the micro-batch, the same on every rank.
+    ///
+    /// # Errors
+    /// No forward pass before it; not one coefficient a token.
+    pub fn backward_micro_batch(&mut self, coef: &[f32]) -> Result<(), EngineError> {
+        let forwarded =
+            self.forwarded.take().ok_or(EngineError::NotPlanned("a backward pass alone"))?;
+        self.write_coef(&forwarded, coef)?;
+        self.backward(&forwarded)
+    }
+
+    /// Every micro-batch's values of a step of `total`, from those of this replica's own micro-batches: per-token vectors
+    /// in data order, the same on every rank.
+    ///
+    /// # Errors
+    /// Another rank failed.
+    pub fn gather_micro_batches(
+        &self,
+        total: usize,
+        mine: Vec<Vec<f32>>,
+    ) -> Result<Vec<Vec<f32>>, EngineError> {
+        let topology = &self.blueprint.store.topology;
+        if topology.dp == 1 {
+            return Ok(mine);
+        }
+        let mut bytes = Vec::new();
+        for values in &mine {
+            bytes.extend((values.len() as u32).to_le_bytes());
+            bytes.extend(floats_to_bytes(values));
+        }
+        let all = self.all_gather(Group::Data, "per-token values", &bytes)?;
+        let mut whole: Vec<Vec<f32>> = Vec::with_capacity(total);
+        for (replica, bytes) in all.iter().enumerate() {
+            let rank = program::Rank { dp: replica, ..self.blueprint.store.rank };
+            let mut rest = bytes.as_slice();
+            for index in micro_batches_of(total, topology, rank) {
+                let Some((count, after)) = rest.split_first_chunk::<4>() else { break };
+                let (values, after) = after.split_at(4 * u32::from_le_bytes(*count) as usize);
+                rest = after;
+                // Replicas that share a micro-batch have the same values.
+                if index == whole.len() {
+                    whole.push(floats_of_bytes(values).collect());
+                }
+            }
+        }
+        Ok(whole)
+    }
+
+    fn write_train_inputs(
+        &mut self,
+        batch: &MicroBatch,
+        index: usize,
+        total: usize,
+    ) -> Result<Forwarded, EngineError> {
         let planned = self.blueprint.job.train.map_or(0, |t| t.accumulation);
         if index >= total || total > planned {
             return Err(EngineError::NotPlanned("so many micro-batches in a step"));
         }
-        let live = self.write_inputs(|b| &b.train, batch)?;
-        self.run_planned(|b| &b.train, live, None)?;
-        let logp = self.read_logp(|b| &b.train, live)?;
-        if total > 1 {
-            let program = lower::accumulate(&self.blueprint.store, index, total);
-            let plan = Plan::new(&self.blueprint.store, &program, 0);
-            self.run_stored(&Compiled { program, plan, segments: 0 })?;
+        let mine = self.micro_batches_of(total);
+        if !mine.contains(&index) {
+            return Err(EngineError::OtherReplica { index, first: mine.start, end: mine.end });
         }
-        Ok(logp)
+        let (live, tokens) = self.write_inputs(TRAIN, batch)?;
+        self.micro_batches = total;
+        Ok(Forwarded { live, tokens, place: (index - mine.start, mine.len()) })
+    }
+
+    fn forward(&mut self, forwarded: &Forwarded) -> Result<Vec<f32>, EngineError> {
+        let end = self.train_program()?.program.forward_ops;
+        self.run_planned(TRAIN, forwarded.live, Some(0..end))
+            .map_err(|error| in_micro_batch(error, forwarded.tokens.start))?;
+        self.gather_log_probs(TRAIN, forwarded.live)
+    }
+
+    fn backward(&mut self, forwarded: &Forwarded) -> Result<(), EngineError> {
+        let program = &self.train_program()?.program;
+        let range = program.forward_ops..program.ops.len();
+        self.run_planned(TRAIN, forwarded.live, Some(range))?;
+        let (index, total) = forwarded.place;
+        for range in lower::accumulation_ranges(&self.blueprint.store, index, total) {
+            self.run_planned(|b| &b.accumulate, Live::default(), Some(range))?;
+        }
+        Ok(())
+    }
+
+    fn train_program(&self) -> Result<&Compiled, EngineError> {
+        self.blueprint.train.as_ref().ok_or(EngineError::NotPlanned("this step"))
+    }
+
+    fn write_coef(&self, forwarded: &Forwarded, coef: &[f32]) -> Result<(), EngineError> {
+        let tokens = forwarded.live.all_tokens;
+        if coef.len() != tokens {
+            return Err(EngineError::Coefficients { given: coef.len(), tokens });
+        }
+        let compiled = self.train_program()?;
+        let frame = self.frame(compiled, forwarded.live);
+        let io = &compiled.program.io;
+        if let Some(id) = io.coef {
+            frame.store_f32(id, &coef[forwarded.tokens.clone()]);
+        }
+        if let Some(id) = io.all_coef.filter(|&id| Some(id) != io.coef) {
+            frame.store_f32(id, coef);
+        }
+        Ok(())
     }
 
     fn write_inputs(
         &mut self,
-        which: fn(&Blueprint) -> &Option<Compiled>,
+        which: Which,
         batch: &MicroBatch,
-    ) -> Result<Live, EngineError> {
+    ) -> Result<(Live, Range<usize>), EngineError> {
+        self.forwarded = None;
         let compiled =
             which(&self.blueprint).as_ref().ok_or(EngineError::NotPlanned("this step"))?;
         for sequence in &batch.sequences {
@@ -62,7 +211,7 @@ impl Engine<'_> {
         let inputs = batch.inputs(&store.topology, store.rank, tokens, segments)?;
         let frame = self.frame(compiled, inputs.live);
         let io = &compiled.program.io;
-        let u32_input = |id: Option<program::BufferId>, values: &[u32]| {
+        let u32_input = |id: Option<BufferId>, values: &[u32]| {
             if let Some(id) = id {
                 frame.store_u32(id, values);
             }
@@ -74,18 +223,11 @@ impl Engine<'_> {
         if io.all_segments != io.segments {
             u32_input(io.all_segments, &inputs.all_segments);
         }
-        if let Some(id) = io.coef {
-            assert_eq!(inputs.coef.len(), inputs.ids.len(), "training takes a coefficient a token");
-            frame.store_f32(id, &inputs.coef);
-        }
         if store.topology.cp > 1 {
             u32_input(io.all_ids, &batch.all_ids());
             u32_input(io.all_targets, &batch.all_targets());
-            if let Some(id) = io.all_coef {
-                frame.store_f32(id, &batch.all_coef());
-            }
         }
-        Ok(inputs.live)
+        Ok((inputs.live, inputs.tokens))
     }
 
     /// Refuses a sequence with positions that the model was not made for.
@@ -98,14 +240,32 @@ impl Engine<'_> {
         Err(EngineError::TooLong { length, limit, what })
     }
 
-    fn read_logp(
-        &self,
-        which: fn(&Blueprint) -> &Option<Compiled>,
-        live: Live,
-    ) -> Result<Vec<f32>, EngineError> {
+    /// Log-probs of the whole micro-batch.
+    fn gather_log_probs(&self, which: Which, live: Live) -> Result<Vec<f32>, EngineError> {
         let compiled =
             which(&self.blueprint).as_ref().ok_or(EngineError::NotPlanned("this step"))?;
         let logp = compiled.program.io.logp.ok_or(EngineError::NotPlanned("log-probs"))?;
-        Ok(self.frame(compiled, live).load_f32(logp))
+        let mine = self.frame(compiled, live).load_f32(logp);
+        if self.blueprint.store.topology.cp == 1 {
+            return Ok(mine);
+        }
+        let all = self.all_gather(Group::Context, "log-probs", &floats_to_bytes(&mine))?;
+        Ok(all.iter().flat_map(|bytes| floats_of_bytes(bytes)).collect())
     }
+}
+
+/// Counts the rows that an error names from the micro-batch's first token, not from this rank's.
+fn in_micro_batch(mut error: EngineError, first: usize) -> EngineError {
+    use ExecError::{NonFiniteLogProb, TargetOutsideVocabulary, TokenOutsideVocabulary};
+    if let EngineError::Exec {
+        source:
+            NonFiniteLogProb { row, .. }
+            | TokenOutsideVocabulary { row, .. }
+            | TargetOutsideVocabulary { row, .. },
+        ..
+    } = &mut error
+    {
+        *row += first;
+    }
+    error
 }

@@ -47,6 +47,29 @@ fn log_probs_of_every_family() {
     }
 }
 
+/// Operands of 8 bits leave log-probs within a percent.
+#[test]
+fn log_probs_in_the_bf16_profiles() {
+    for precision in [cpu::Precision::Bf16, cpu::Precision::Bf16Tiles] {
+        for model in MODELS {
+            let golden = Golden::open(model);
+            let mut batch = batch(model, &golden);
+            for sequence in &mut batch.sequences {
+                let next = sequence.ids[1..].iter().copied().chain([engine::INACTIVE]);
+                sequence.targets = next.collect();
+            }
+            let job = Job { score: Some(segments(&batch)), ..Job::default() };
+            let settings = cpu::Settings { threads: 2, precision, isa: None };
+            let executor = Box::new(cpu::Cpu::new(settings).unwrap());
+            let logp = engine(model, Train::Nothing, job, executor).score(&batch).unwrap();
+            let theirs = golden.f32("logprobs");
+            let error = relative(&logp, &theirs[..logp.len()]);
+            println!("{precision:?} {model}: {error:e}");
+            assert!(error > 1e-5 && error < 1e-2, "{precision:?} {model}: {error}");
+        }
+    }
+}
+
 #[test]
 fn logits_of_every_family_one_token_at_a_time() {
     for (name, executor) in executors() {
@@ -54,16 +77,18 @@ fn logits_of_every_family_one_token_at_a_time() {
             let golden = Golden::open(model);
             let batch = batch(model, &golden);
             let length = batch.sequences.iter().map(|s| s.ids.len()).max().unwrap();
-            let generate = GenerateShape { sequences: batch.sequences.len(), length, prefill: 8 };
+            let generate = GenerateShape::full(batch.sequences.len(), length, 8);
             let job = Job { generate: Some(generate), ..Job::default() };
             let mut engine = engine(model, Train::Nothing, job, executor());
             let theirs = golden.f32("logits");
             let vocab = engine.graph.vocab;
             let mut row = 0;
             for (slot, sequence) in batch.sequences.iter().enumerate() {
+                let pages = generate.slot(slot);
                 for past in 0..sequence.ids.len() {
                     let ids = &sequence.ids[past..past + 1];
-                    let ours = engine.advance(&[Advance { slot, past, ids }]).unwrap();
+                    let piece = Advance { pages: &pages, past, ids, logits: true };
+                    let ours = engine.advance(&[piece]).unwrap();
                     let theirs = &theirs[(row + past) * vocab..(row + past + 1) * vocab];
                     let error = relative(&ours[0], theirs);
                     assert!(error < 1e-4, "{name} {model} sequence {slot} token {past}: {error}");

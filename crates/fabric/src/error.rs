@@ -73,6 +73,36 @@ pub enum FabricError {
         /// Rows over all shares.
         rows: usize,
     },
+    /// Ranks gave an operation of one name contents of different kinds.
+    #[error(
+        "{operation}: rank {rank} gave contents of another kind; every rank must run the same program"
+    )]
+    Contents {
+        /// The operation.
+        operation: String,
+        /// The rank.
+        rank: usize,
+    },
+    /// A rank's exact sum is no sum.
+    #[error("{operation}: rank {rank} gave no exact sum: {reason}")]
+    NotASum {
+        /// The operation.
+        operation: String,
+        /// The rank.
+        rank: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Not one part a rank.
+    #[error("{operation}: {given} parts for {ranks} ranks; give one, possibly empty, for each")]
+    Parts {
+        /// The operation.
+        operation: String,
+        /// Parts given.
+        given: usize,
+        /// Ranks there are.
+        ranks: usize,
+    },
     /// A buffer that does not hold floats.
     #[error(
         "{operation}: buffer {buffer} does not hold floats; only float rows are moved between ranks"

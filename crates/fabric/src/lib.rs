@@ -1,7 +1,9 @@
 //! Ranks and collectives: data movement and the tree, no floating-point all-reduce.
 //!
 //! [`Ranks`] runs one closure a rank, each on a thread of this process with its own memory, and gives it a [`Member`]:
-//! its place in the topology and the means to carry out a [`program::ops::Collective`] with the other ranks of a group.
+//! its place in the topology and the means to carry out a [`program::ops::Collective`] with the other ranks of a group,
+//! or to exchange bytes of the host. [`World`] does the same for several topologies at once (training and rollout), each
+//! rank a member of every one that is large enough.
 //!
 //! Ranks share nothing but what they publish: a collective posts a copy of the rank's live rows, waits until every rank
 //! of the group has posted, and writes its result from the posted rows. The only additions are those of the canon's
@@ -13,13 +15,17 @@
 #![forbid(unsafe_code)]
 
 mod collectives;
+mod contribution;
 mod error;
 mod meeting;
 mod member;
 mod ranks;
 mod traffic;
+mod transport;
+mod world;
 
 pub use error::{Cause, FabricError, RunError};
 pub use member::Member;
-pub use ranks::Ranks;
+pub use ranks::{Ranks, World};
 pub use traffic::{Movement, Traffic};
+pub use world::Seat;

@@ -1,24 +1,13 @@
 //! Where ranks meet: posted contributions, and waits that end when a rank does.
 
+use crate::contribution::Contribution;
 use crate::error::FabricError;
+use crate::transport::{Circle, Transport};
 use program::Topology;
 use program::ops::Group;
 use program::topology::Rank;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-
-/// A copy of one rank's live rows.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Contribution {
-    pub(crate) rows: usize,
-    pub(crate) cols: usize,
-    pub(crate) values: Vec<f32>,
-}
-
-impl Contribution {
-    pub(crate) fn row(&self, row: usize) -> &[f32] {
-        &self.values[row * self.cols..][..self.cols]
-    }
-}
 
 /// What a rank has called, with its contribution.
 struct Post {
@@ -78,77 +67,33 @@ enum Place {
 }
 
 struct State {
-    rounds: Vec<Round>,
+    rounds: BTreeMap<Circle, Round>,
     places: Vec<Place>,
+    /// What each rank is at.
+    operations: Vec<String>,
     fault: Option<Fault>,
 }
 
-/// What the ranks of a run share.
+/// What the ranks of a run share: threads of one process.
 pub(crate) struct Meeting {
-    topology: Topology,
+    spaces: Vec<Topology>,
     state: Mutex<State>,
     change: Condvar,
 }
 
 impl Meeting {
-    pub(crate) fn new(topology: Topology) -> Meeting {
-        let ranks = topology.ranks();
-        let members = |group: Group, first: usize| -> Vec<usize> {
-            (0..ranks).filter(|&r| round_of(group, r, &topology) == first).collect()
+    /// A meeting of the ranks of `spaces`; the last is the world, with as many ranks as the largest.
+    pub(crate) fn new(spaces: Vec<Topology>) -> Meeting {
+        let rounds =
+            spaces.iter().enumerate().flat_map(|(space, topology)| rounds(space, topology));
+        let ranks = spaces.last().map_or(0, Topology::ranks);
+        let state = State {
+            rounds: rounds.collect(),
+            places: vec![Place::Running; ranks],
+            operations: vec!["its first operation".into(); ranks],
+            fault: None,
         };
-        // A group's round has the number of its first rank, tensor groups before context groups.
-        let rounds = [Group::Tensor, Group::Context]
-            .into_iter()
-            .flat_map(|group| (0..ranks).map(move |first| (group, first)))
-            .map(|(group, first)| Round::new(members(group, first)))
-            .collect();
-        let state = State { rounds, places: vec![Place::Running; ranks], fault: None };
-        Meeting { topology, state: Mutex::new(state), change: Condvar::new() }
-    }
-
-    pub(crate) fn topology(&self) -> &Topology {
-        &self.topology
-    }
-
-    /// Posts a contribution and takes those of the whole group, in the order of its members.
-    pub(crate) fn exchange(
-        &self,
-        group: Group,
-        rank: usize,
-        operation: &str,
-        contribution: Contribution,
-    ) -> Result<Vec<Arc<Contribution>>, FabricError> {
-        let ranks = self.topology.ranks();
-        let index =
-            round_of(group, rank, &self.topology) + if group == Group::Tensor { 0 } else { ranks };
-        let mut state = self.lock();
-        let place = state.rounds[index].members.iter().position(|&member| member == rank);
-        let place = place.expect("a rank is a member of its groups");
-        // Wait for the members that have yet to take the round before.
-        while state.fault.is_none() && state.rounds[index].posts[place].is_some() {
-            state = self.wait(state);
-        }
-        state.refuse_after_fault(operation)?;
-        let contribution = Arc::new(contribution);
-        state.rounds[index].posts[place] = Some(Post { operation: operation.into(), contribution });
-        state.places[rank] = Place::Waiting(operation.into());
-        state.complete(index);
-        self.change.notify_all();
-        while state.fault.is_none() && !state.rounds[index].complete {
-            state = self.wait(state);
-        }
-        // A complete round is taken even if a rank has failed since: who got how far does not depend on timing.
-        if !state.rounds[index].complete {
-            state.refuse_after_fault(operation)?;
-        }
-        let round = &mut state.rounds[index];
-        let all = round.posts.iter().flatten().map(|post| Arc::clone(&post.contribution)).collect();
-        round.taken += 1;
-        if round.taken == round.members.len() {
-            *round = Round::new(std::mem::take(&mut round.members));
-            self.change.notify_all();
-        }
-        Ok(all)
+        Meeting { spaces, state: Mutex::new(state), change: Condvar::new() }
     }
 
     /// A rank's closure has returned well; whoever waits for it waits in vain.
@@ -159,20 +104,16 @@ impl Meeting {
         self.change.notify_all();
     }
 
-    /// A rank has failed: every wait ends. Only the first failure counts.
-    pub(crate) fn fail(&self, rank: usize, operation: &str, message: String) {
+    /// A rank has failed: every wait ends. Only the first failure counts. Returns what the rank was at.
+    pub(crate) fn fail(&self, rank: usize, message: String) -> String {
         let mut state = self.lock();
         state.places[rank] = Place::Ended;
-        let (operation, during) = (operation.to_string(), String::new());
-        let error = FabricError::PeerFailed { rank, operation, message, during };
+        let operation = state.operations[rank].clone();
+        let during = String::new();
+        let error = FabricError::PeerFailed { rank, operation: operation.clone(), message, during };
         state.fault.get_or_insert(Fault { rank, error });
         self.change.notify_all();
-    }
-
-    /// A failure that a rank found in what was posted: every wait ends with it.
-    pub(crate) fn refuse(&self, rank: usize, error: &FabricError) {
-        self.lock().fault.get_or_insert(Fault { rank, error: error.clone() });
-        self.change.notify_all();
+        operation
     }
 
     pub(crate) fn fault(&self) -> Option<Fault> {
@@ -189,10 +130,79 @@ impl Meeting {
     }
 }
 
+impl Transport for Meeting {
+    fn spaces(&self) -> &[Topology] {
+        &self.spaces
+    }
+
+    fn exchange(
+        &self,
+        circle: Circle,
+        rank: usize,
+        operation: &str,
+        contribution: Contribution,
+    ) -> Result<Vec<Arc<Contribution>>, FabricError> {
+        let mut state = self.lock();
+        let members = &state.round(circle).members;
+        let place = members.iter().position(|&member| member == rank);
+        let place = place.expect("a rank is a member of its groups");
+        // Wait for the members that have yet to take the round before.
+        while state.fault.is_none() && state.round(circle).posts[place].is_some() {
+            state = self.wait(state);
+        }
+        state.refuse_after_fault(operation)?;
+        let contribution = Arc::new(contribution);
+        state.round(circle).posts[place] = Some(Post { operation: operation.into(), contribution });
+        state.places[rank] = Place::Waiting(operation.into());
+        state.complete(circle);
+        self.change.notify_all();
+        while state.fault.is_none() && !state.round(circle).complete {
+            state = self.wait(state);
+        }
+        // A complete round is taken even if a rank has failed since: who got how far does not depend on timing.
+        if !state.round(circle).complete {
+            state.refuse_after_fault(operation)?;
+        }
+        let round = state.round(circle);
+        let all = round.posts.iter().flatten().map(|post| Arc::clone(&post.contribution)).collect();
+        round.taken += 1;
+        if round.taken == round.members.len() {
+            *round = Round::new(std::mem::take(&mut round.members));
+            self.change.notify_all();
+        }
+        Ok(all)
+    }
+
+    fn refuse(&self, rank: usize, error: &FabricError) {
+        self.lock().fault.get_or_insert(Fault { rank, error: error.clone() });
+        self.change.notify_all();
+    }
+
+    fn entering(&self, rank: usize, operation: &str) {
+        operation.clone_into(&mut self.lock().operations[rank]);
+    }
+}
+
+/// The rounds of every group of a topology.
+fn rounds(space: usize, topology: &Topology) -> BTreeMap<Circle, Round> {
+    let mut members: BTreeMap<Circle, Vec<usize>> = BTreeMap::new();
+    for rank in 0..topology.ranks() {
+        for group in Group::ALL {
+            let first = group.first(Rank::of(rank, topology), topology);
+            members.entry(Circle { space, group, first }).or_default().push(rank);
+        }
+    }
+    members.into_iter().map(|(circle, members)| (circle, Round::new(members))).collect()
+}
+
 impl State {
+    fn round(&mut self, circle: Circle) -> &mut Round {
+        self.rounds.get_mut(&circle).expect("every group has its round")
+    }
+
     /// Completes the round if every member has posted, else looks for a wait that nothing can end.
-    fn complete(&mut self, index: usize) {
-        let round = &mut self.rounds[index];
+    fn complete(&mut self, circle: Circle) {
+        let round = self.rounds.get_mut(&circle).expect("every group has its round");
         if round.posts.iter().any(Option::is_none) {
             self.find_vain_wait();
             return;
@@ -211,7 +221,7 @@ impl State {
     /// the one that would free it.
     fn find_vain_wait(&mut self) {
         let no_one_runs = !self.places.iter().any(|place| matches!(place, Place::Running));
-        let waiting = self.rounds.iter().filter(|round| !round.complete);
+        let waiting = self.rounds.values().filter(|round| !round.complete);
         let vain = waiting.into_iter().find_map(|round| {
             let posted = round.posted()?;
             round.members.iter().zip(&round.posts).find_map(|(&other, post)| {
@@ -239,16 +249,6 @@ impl State {
         }
         Err(error)
     }
-}
-
-/// The first rank of the group that a rank belongs to.
-fn round_of(group: Group, rank: usize, topology: &Topology) -> usize {
-    let place = Rank::of(rank, topology);
-    match group {
-        Group::Tensor => Rank { tp: 0, ..place },
-        Group::Context => Rank { cp: 0, ..place },
-    }
-    .index(topology)
 }
 
 /// The fault of a rank that waits at an operation while another is elsewhere.

@@ -1,26 +1,28 @@
 //! One rank's handle.
 
 use crate::collectives;
+use crate::contribution::{Contribution, Rows};
 use crate::error::FabricError;
-use crate::meeting::{Contribution, Meeting};
 use crate::traffic::{Movement, Traffic};
+use crate::transport::{Circle, Transport};
 use arena::Frame;
 use program::ops::{Collective, CollectiveKind, Group};
 use program::topology::Rank;
-use program::{BufferId, DType};
+use program::{BufferId, DType, Topology};
+use std::sync::Arc;
 
-/// A rank's place among the others, and what it does with them.
+/// A rank's place among the others of a topology, and what it does with them.
 pub struct Member<'a> {
-    meeting: &'a Meeting,
+    transport: &'a dyn Transport,
+    /// The topology's index among the world's.
+    space: usize,
     index: usize,
-    operation: String,
     traffic: Traffic,
 }
 
 impl<'a> Member<'a> {
-    pub(crate) fn new(meeting: &'a Meeting, index: usize) -> Member<'a> {
-        let operation = "its first operation".into();
-        Member { meeting, index, operation, traffic: Traffic::default() }
+    pub(crate) fn new(transport: &'a dyn Transport, space: usize, index: usize) -> Member<'a> {
+        Member { transport, space, index, traffic: Traffic::default() }
     }
 
     /// Number of this rank.
@@ -28,24 +30,95 @@ impl<'a> Member<'a> {
         self.index
     }
 
+    /// The topology in which this is a rank.
+    pub fn topology(&self) -> &Topology {
+        &self.transport.spaces()[self.space]
+    }
+
     /// Place of this rank.
     pub fn rank(&self) -> Rank {
-        Rank::of(self.index, self.meeting.topology())
+        Rank::of(self.index, self.topology())
     }
 
     /// Says what the rank is about to do, for the message that others get if it fails there.
-    pub fn entering(&mut self, operation: impl Into<String>) {
-        self.operation = operation.into();
-    }
-
-    /// What the rank is at.
-    pub fn operation(&self) -> &str {
-        &self.operation
+    pub fn entering(&mut self, operation: &str) {
+        self.transport.entering(self.index, operation);
     }
 
     /// Bytes received from other ranks so far.
     pub fn traffic(&self) -> &Traffic {
         &self.traffic
+    }
+
+    /// Every rank's bytes, in the order of the group's ranks. `what` names the exchange, alike on every rank.
+    ///
+    /// # Errors
+    /// Another rank failed or called something else.
+    pub fn all_gather(
+        &mut self,
+        group: Group,
+        what: &str,
+        mine: &[u8],
+    ) -> Result<Vec<Vec<u8>>, FabricError> {
+        let operation = format!("{} gather of {what}", group.name());
+        let all = self.meet(group, &operation, Contribution::Bytes(mine.to_vec()))?;
+        let place = group.place(self.rank(), self.topology());
+        let mut gathered = Vec::with_capacity(all.len());
+        for (rank, given) in all.iter().enumerate() {
+            let bytes = given.bytes(&operation, rank).map_err(|error| self.refused(error))?;
+            if rank != place {
+                self.traffic.add(Movement::Host, bytes.len() as u64);
+            }
+            gathered.push(bytes.to_vec());
+        }
+        Ok(gathered)
+    }
+
+    /// Gives each rank of the group its own bytes (`parts` in the order of the group's ranks), and takes what they have
+    /// for this one, in the same order.
+    ///
+    /// # Errors
+    /// As [`Member::all_gather`]; not one part a rank.
+    pub fn exchange(
+        &mut self,
+        group: Group,
+        what: &str,
+        parts: Vec<Vec<u8>>,
+    ) -> Result<Vec<Vec<u8>>, FabricError> {
+        let operation = format!("{} exchange of {what}", group.name());
+        let ranks = group.size(self.topology());
+        if parts.len() != ranks {
+            let given = parts.len();
+            return Err(self.refused(FabricError::Parts { operation, given, ranks }));
+        }
+        let all = self.meet(group, &operation, Contribution::Parts(parts))?;
+        let place = group.place(self.rank(), self.topology());
+        let mut taken = Vec::with_capacity(all.len());
+        for (rank, given) in all.iter().enumerate() {
+            let bytes = given.part(&operation, rank, place).map_err(|error| self.refused(error))?;
+            if rank != place {
+                self.traffic.add(Movement::Host, bytes.len() as u64);
+            }
+            taken.push(bytes.to_vec());
+        }
+        Ok(taken)
+    }
+
+    fn meet(
+        &mut self,
+        group: Group,
+        operation: &str,
+        mine: Contribution,
+    ) -> Result<Vec<Arc<Contribution>>, FabricError> {
+        self.transport.entering(self.index, operation);
+        let first = group.first(self.rank(), self.topology());
+        let circle = Circle { space: self.space, group, first };
+        self.transport.exchange(circle, self.index, operation, mine)
+    }
+
+    fn refused(&self, error: FabricError) -> FabricError {
+        self.transport.refuse(self.index, &error);
+        error
     }
 
     /// Carries out a collective with the ranks of its group; returns when this rank's result is written.
@@ -55,12 +128,8 @@ impl<'a> Member<'a> {
     /// rank's next wait then ends too.
     pub fn collective(&mut self, op: &Collective, frame: &Frame<'_>) -> Result<(), FabricError> {
         let operation = describe(op, frame);
-        self.operation.clone_from(&operation);
-        let result = self.carry_out(op, frame, &operation);
-        if let Err(error) = &result {
-            self.meeting.refuse(self.index, error);
-        }
-        result
+        self.transport.entering(self.index, &operation);
+        self.carry_out(op, frame, &operation).map_err(|error| self.refused(error))
     }
 
     fn carry_out(
@@ -69,12 +138,9 @@ impl<'a> Member<'a> {
         frame: &Frame<'_>,
         operation: &str,
     ) -> Result<(), FabricError> {
-        let (topology, rank) = (self.meeting.topology(), self.rank());
-        let (ranks, place) = match op.group {
-            Group::Tensor => (topology.tp, rank.tp),
-            Group::Context => (topology.cp, rank.cp),
-        };
-        for buffer in buffers(op) {
+        let ranks = op.group.size(self.topology());
+        let place = op.group.place(self.rank(), self.topology());
+        for buffer in float_buffers(op) {
             let buffer = frame.buffer(buffer);
             if buffer.dtype == DType::U32 {
                 let (operation, buffer) = (operation.into(), buffer.name.to_string());
@@ -85,9 +151,8 @@ impl<'a> Member<'a> {
         if lowered != ranks {
             return Err(FabricError::Degree { operation: operation.into(), lowered, ranks });
         }
-        let (rows, cols) = (frame.rows(op.x), frame.cols(op.x));
-        let mine = Contribution { rows, cols, values: frame.load_f32(op.x) };
-        let all = self.meeting.exchange(op.group, self.index, operation, mine)?;
+        let mine = contribution(op, frame, place);
+        let all = self.meet(op.group, operation, mine)?;
         let round = collectives::Exchanged { operation, place, all: &all };
         let bytes = collectives::write(op, frame, &round)?;
         self.traffic.add(Movement::of(&op.kind), bytes);
@@ -95,10 +160,30 @@ impl<'a> Member<'a> {
     }
 }
 
-/// Float buffers of a collective.
-fn buffers(op: &Collective) -> Vec<BufferId> {
+/// What a rank gives in a collective.
+fn contribution(op: &Collective, frame: &Frame<'_>, place: usize) -> Contribution {
+    match &op.kind {
+        CollectiveKind::ExactSum => {
+            let words = frame.load_u32(op.x);
+            Contribution::Bytes(words.iter().flat_map(|word| word.to_le_bytes()).collect())
+        }
+        CollectiveKind::GatherSlices { ranges } => {
+            let values = frame.load_f32_range(op.x, ranges[place].clone());
+            Contribution::Rows(Rows { rows: 1, cols: values.len(), values })
+        }
+        _ => Contribution::Rows(Rows {
+            rows: frame.rows(op.x),
+            cols: frame.cols(op.x),
+            values: frame.load_f32(op.x),
+        }),
+    }
+}
+
+/// Buffers of a collective that must hold floats.
+fn float_buffers(op: &Collective) -> Vec<BufferId> {
     let mut buffers = vec![op.x];
     match &op.kind {
+        CollectiveKind::ExactSum => return Vec::new(),
         CollectiveKind::Collect { outs } => buffers.extend(outs),
         CollectiveKind::TreeSum { bias, .. } => buffers.extend(bias.iter().chain([&op.out])),
         _ => buffers.push(op.out),
@@ -109,10 +194,7 @@ fn buffers(op: &Collective) -> Vec<BufferId> {
 /// The operation in words, alike on every rank that calls the same one.
 fn describe(op: &Collective, frame: &Frame<'_>) -> String {
     let name = &frame.buffer(op.x).name;
-    let group = match op.group {
-        Group::Tensor => "tensor",
-        Group::Context => "context",
-    };
+    let group = op.group.name();
     match &op.kind {
         CollectiveKind::TreeSum { leaves, alpha, accumulate, bias } => format!(
             "{group} TreeSum of {name} ({leaves} leaves, alpha {alpha}, {} bias, {})",
@@ -130,5 +212,10 @@ fn describe(op: &Collective, frame: &Frame<'_>) -> String {
             format!("{group} GatherColumns of {name} (columns {ranges:?})")
         }
         CollectiveKind::Collect { .. } => format!("{group} Collect of {name}"),
+        CollectiveKind::StepSum { .. } => {
+            format!("{group} StepSum of {name} ({} micro-batches)", frame.live.micro_batches)
+        }
+        CollectiveKind::GatherSlices { .. } => format!("{group} GatherSlices of {name}"),
+        CollectiveKind::ExactSum => format!("{group} ExactSum of {name}"),
     }
 }

@@ -3,6 +3,7 @@
 use crate::error::{Cause, RunError};
 use crate::meeting::Meeting;
 use crate::member::Member;
+use crate::world::Seat;
 use program::Topology;
 use std::any::Any;
 use std::fmt::{Debug, Display};
@@ -14,9 +15,6 @@ use std::thread;
 pub struct Ranks {
     topology: Topology,
 }
-
-/// How a rank's closure ended.
-type End<T, E> = Result<T, (String, Cause<E>)>;
 
 impl Ranks {
     /// Ranks of a topology that passed its check.
@@ -37,16 +35,58 @@ impl Ranks {
         T: Send,
         E: Debug + Display + Send,
     {
-        let meeting = Meeting::new(self.topology);
+        World::new(&[self.topology]).run(|seat| {
+            let mut member = seat.member(0).expect("every rank is one of the only topology");
+            body(&mut member)
+        })
+    }
+}
+
+/// The ranks of several topologies as threads of this process: rank `i` of each is thread `i`, and there are as many as
+/// the largest topology has. A failure in any ends every wait in all.
+#[derive(Clone, Debug)]
+pub struct World {
+    topologies: Vec<Topology>,
+}
+
+/// How a rank's closure ended.
+type End<T, E> = Result<T, (String, Cause<E>)>;
+
+impl World {
+    /// A world of topologies that passed their check.
+    pub fn new(topologies: &[Topology]) -> World {
+        World { topologies: topologies.to_vec() }
+    }
+
+    /// Ranks of the world.
+    pub fn size(&self) -> usize {
+        self.topologies.iter().map(Topology::ranks).max().unwrap_or(0)
+    }
+
+    /// Runs `body` once a rank of the world, as [`Ranks::run`] does.
+    ///
+    /// # Errors
+    /// As [`Ranks::run`].
+    pub fn run<T, E>(
+        &self,
+        body: impl Fn(&mut Seat<'_>) -> Result<T, E> + Sync,
+    ) -> Result<Vec<T>, RunError<E>>
+    where
+        T: Send,
+        E: Debug + Display + Send,
+    {
+        let mut spaces = self.topologies.clone();
+        spaces.push(Topology { tp: 1, cp: 1, dp: self.size(), width: 1 });
+        let meeting = Meeting::new(spaces);
         let ends: Vec<End<T, E>> = thread::scope(|scope| {
             let (meeting, body) = (&meeting, &body);
-            let threads: Vec<_> = (0..self.topology.ranks())
+            let threads: Vec<_> = (0..self.size())
                 .map(|rank| {
                     let name = format!("rank {rank}");
                     let run = move || run_rank(meeting, rank, body);
                     let thread = thread::Builder::new().name(name).spawn_scoped(scope, run);
                     if let Err(error) = &thread {
-                        meeting.fail(rank, "its start", error.to_string());
+                        meeting.fail(rank, format!("its thread could not be started: {error}"));
                     }
                     thread
                 })
@@ -68,24 +108,18 @@ impl Ranks {
 fn run_rank<T, E: Debug + Display>(
     meeting: &Meeting,
     rank: usize,
-    body: &(impl Fn(&mut Member<'_>) -> Result<T, E> + Sync),
+    body: &(impl Fn(&mut Seat<'_>) -> Result<T, E> + Sync),
 ) -> End<T, E> {
-    let mut member = Member::new(meeting, rank);
-    let result = catch_unwind(AssertUnwindSafe(|| body(&mut member)));
-    let operation = member.operation().to_string();
-    match result {
+    let mut seat = Seat::new(meeting, rank);
+    match catch_unwind(AssertUnwindSafe(|| body(&mut seat))) {
         Ok(Ok(value)) => {
             meeting.end(rank);
             Ok(value)
         }
-        Ok(Err(error)) => {
-            meeting.fail(rank, &operation, error.to_string());
-            Err((operation, Cause::Error(error)))
-        }
+        Ok(Err(error)) => Err((meeting.fail(rank, error.to_string()), Cause::Error(error))),
         Err(panic) => {
             let message = panic_message(panic.as_ref());
-            meeting.fail(rank, &operation, format!("panic: {message}"));
-            Err((operation, Cause::Panic(message)))
+            Err((meeting.fail(rank, format!("panic: {message}")), Cause::Panic(message)))
         }
     }
 }

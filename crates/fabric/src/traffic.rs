@@ -17,17 +17,29 @@ pub enum Movement {
     GatherColumns,
     /// Contributions kept apart.
     Collect,
+    /// Sums of micro-batches' gradients.
+    StepSum,
+    /// Updated slices of parameters.
+    GatherSlices,
+    /// Exact sums.
+    ExactSum,
+    /// Bytes of the host.
+    Host,
 }
 
 impl Movement {
     /// Every kind.
-    pub const ALL: [Movement; 6] = [
+    pub const ALL: [Movement; 10] = [
         Movement::TreeSum,
         Movement::OwnerRows,
         Movement::GatherTokens,
         Movement::ExchangeColumns,
         Movement::GatherColumns,
         Movement::Collect,
+        Movement::StepSum,
+        Movement::GatherSlices,
+        Movement::ExactSum,
+        Movement::Host,
     ];
 
     /// The kind of a collective.
@@ -39,6 +51,9 @@ impl Movement {
             CollectiveKind::ExchangeColumns { .. } => Movement::ExchangeColumns,
             CollectiveKind::GatherColumns { .. } => Movement::GatherColumns,
             CollectiveKind::Collect { .. } => Movement::Collect,
+            CollectiveKind::StepSum { .. } => Movement::StepSum,
+            CollectiveKind::GatherSlices { .. } => Movement::GatherSlices,
+            CollectiveKind::ExactSum => Movement::ExactSum,
         }
     }
 
@@ -51,6 +66,10 @@ impl Movement {
             Movement::ExchangeColumns => "exchange_columns",
             Movement::GatherColumns => "gather_columns",
             Movement::Collect => "collect",
+            Movement::StepSum => "step_sum",
+            Movement::GatherSlices => "gather_slices",
+            Movement::ExactSum => "exact_sum",
+            Movement::Host => "host",
         }
     }
 }

@@ -52,6 +52,9 @@ pub fn op_line(program: &Program, op: &Op) -> String {
                 CollectiveKind::ExchangeColumns { .. } => "exchange columns".into(),
                 CollectiveKind::GatherColumns { .. } => "gather columns".into(),
                 CollectiveKind::Collect { .. } => "collect".into(),
+                CollectiveKind::StepSum { .. } => "tree of the step's micro-batches".into(),
+                CollectiveKind::GatherSlices { .. } => "gather slices".into(),
+                CollectiveKind::ExactSum => "exact sum".into(),
             };
             write!(line, " [{:?}: {kind}]", c.group)
         }

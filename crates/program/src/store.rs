@@ -3,15 +3,51 @@
 
 use crate::buffer::{Axis, Buffer, BufferId, DType, Kind};
 use crate::graph::{Graph, Param, ParamId, Split};
-use crate::topology::{Cut, Rank, Topology};
+use crate::ops::{EXACT_SUM_WORDS, PAGE};
+use crate::topology::{Cut, Rank, Topology, owned};
+use std::ops::Range;
 
 /// What to make room for beside the parameters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreOptions {
     /// Logical micro-batches in an optimizer step; 0 when nothing is trained.
     pub accumulation: usize,
-    /// Rows of each key/value cache; 0 for none.
-    pub cache_rows: usize,
+    /// Pages of the key/value caches over all context ranks; 0 for none.
+    pub pages: usize,
+    /// Pages in turn of each context rank: page p is rank `p / interleave mod cp`'s. At least 1.
+    pub interleave: usize,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        StoreOptions { accumulation: 0, pages: 0, interleave: 1 }
+    }
+}
+
+/// How context ranks share the pages of the cache: in turns of `interleave` pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageShare {
+    /// Context ranks.
+    pub cp: usize,
+    /// Pages in a turn.
+    pub interleave: usize,
+}
+
+impl PageShare {
+    /// The context rank that holds a page.
+    pub fn owner(&self, page: usize) -> usize {
+        page / self.interleave % self.cp
+    }
+
+    /// The page's number among its owner's pages.
+    pub fn local(&self, page: usize) -> usize {
+        page / (self.interleave * self.cp) * self.interleave + page % self.interleave
+    }
+
+    /// Pages that a rank has room for when there are `pages` in all: the same on every rank.
+    pub fn capacity(&self, pages: usize) -> usize {
+        pages.div_ceil(self.interleave * self.cp) * self.interleave
+    }
 }
 
 /// Buffers of one parameter.
@@ -30,10 +66,15 @@ pub struct TrainState {
     pub grad: BufferId,
     /// Partial sums of the accumulation tree, deepest last.
     pub partials: Vec<BufferId>,
-    /// First moment.
+    /// First moment, of the elements in `slice`.
     pub m: BufferId,
-    /// Second moment.
+    /// Second moment, of the elements in `slice`.
     pub v: BufferId,
+    /// Elements of this rank's share of the parameter that it updates. Ranks that hold the same share (context and data
+    /// ranks) divide it between them.
+    pub slice: Range<usize>,
+    /// Whether this rank's slice counts in the gradient norm: of tensor ranks that hold the same share, the first one's.
+    pub counted: bool,
 }
 
 /// The persistent buffers of one rank.
@@ -43,12 +84,14 @@ pub struct Store {
     pub buffers: Vec<Buffer>,
     /// One slot a parameter.
     pub params: Vec<ParamSlot>,
-    /// Key and value cache of each attention layer.
+    /// Key and value cache of each attention layer: this rank's pages, one after the other.
     pub caches: Vec<(BufferId, BufferId)>,
+    /// How context ranks share pages.
+    pub page_share: PageShare,
     /// Optimizer scalars `[1, 8]`, if training.
     pub hyper: Option<BufferId>,
-    /// Gradient norm `[1, 1]`, if training.
-    pub grad_norm: Option<BufferId>,
+    /// Exact sum of squares of the gradient, U32 `[1, 22]`, if training.
+    pub grad_squares: Option<BufferId>,
     /// The topology that shares were cut for.
     pub topology: Topology,
     /// Whose shares these are.
@@ -62,8 +105,9 @@ impl Store {
             buffers: Vec::new(),
             params: Vec::new(),
             caches: Vec::new(),
+            page_share: PageShare { cp: topology.cp, interleave: options.interleave },
             hyper: None,
-            grad_norm: None,
+            grad_squares: None,
             topology,
             rank,
         };
@@ -73,27 +117,18 @@ impl Store {
         }
         if options.accumulation > 0 {
             store.hyper = Some(store.push("hyper", DType::F32, 1, 8, Kind::Input));
-            store.grad_norm = Some(store.push("grad_norm", DType::F32, 1, 1, Kind::Input));
+            store.grad_squares =
+                Some(store.push("grad_squares", DType::U32, 1, EXACT_SUM_WORDS, Kind::Input));
         }
-        if options.cache_rows > 0 {
+        if options.pages > 0 {
+            let rows = store.page_share.capacity(options.pages) * PAGE;
             for (i, &(kv_heads, head_dim)) in graph.caches.iter().enumerate() {
                 let cut = Cut::new(kv_heads, head_dim, topology.width);
                 let cols = cut.owned(topology.tp, rank.tp).len();
-                let k = store.push(
-                    &format!("cache.{i}.k"),
-                    DType::F32,
-                    options.cache_rows,
-                    cols,
-                    Kind::Context,
-                );
-                let v = store.push(
-                    &format!("cache.{i}.v"),
-                    DType::F32,
-                    options.cache_rows,
-                    cols,
-                    Kind::Context,
-                );
-                store.caches.push((k, v));
+                let mut cache =
+                    |name: String| store.push(&name, DType::F32, rows, cols, Kind::Context);
+                let pair = (cache(format!("cache.{i}.k")), cache(format!("cache.{i}.v")));
+                store.caches.push(pair);
             }
         }
         store
@@ -111,7 +146,8 @@ impl Store {
         let state = (param.trainable && options.accumulation > 0).then(|| {
             let grad =
                 self.push(&format!("{}.grad", param.name), DType::F32, rows, cols, Kind::Gradient);
-            let partials = (0..tree_depth(options.accumulation))
+            let leaves = most_micro_batches(options.accumulation, &self.topology, self.rank);
+            let partials = (0..tree_depth(leaves))
                 .map(|i| {
                     self.push(
                         &format!("{}.grad.{i}", param.name),
@@ -122,11 +158,16 @@ impl Store {
                     )
                 })
                 .collect();
+            let slice = slice_of(rows * cols, &self.topology, self.rank);
+            // A whole moment has its parameter's shape, a part of one is a row.
+            let (rows, cols) =
+                if slice.len() == rows * cols { (rows, cols) } else { (1, slice.len()) };
             let m =
                 self.push(&format!("{}.m", param.name), DType::F32, rows, cols, Kind::Optimizer);
             let v =
                 self.push(&format!("{}.v", param.name), DType::F32, rows, cols, Kind::Optimizer);
-            TrainState { grad, partials, m, v }
+            let counted = first_with_share(param, &self.topology, self.rank);
+            TrainState { grad, partials, m, v, slice, counted }
         });
         ParamSlot { value, state }
     }
@@ -159,6 +200,40 @@ pub fn local_shape(param: &Param, topology: &Topology, rank: Rank) -> (usize, us
         Split::Rows(cut) => (cut.owned(topology.tp, rank.tp).len(), param.cols),
         Split::Cols(cut) => (param.padded_rows, cut.owned(topology.tp, rank.tp).len()),
     }
+}
+
+/// Elements of each slice are a multiple of this, but for the last: a cache line of floats.
+const SLICE_UNIT: usize = 16;
+
+/// Elements of a share of `len` that a rank updates, of all the context and data ranks that hold it.
+///
+/// Data ranks of one context rank have neighbouring slices, so that the sum over data ranks moves to each what it
+/// updates.
+pub fn slice_of(len: usize, topology: &Topology, rank: Rank) -> Range<usize> {
+    let (parts, part) = (topology.cp * topology.dp, rank.cp * topology.dp + rank.dp);
+    let bound = |part: usize| (len.div_ceil(SLICE_UNIT) * part / parts * SLICE_UNIT).min(len);
+    bound(part)..bound(part + 1)
+}
+
+/// Logical micro-batches of a step of `total` that a data rank runs: a whole subtree of the tree over them. With fewer
+/// micro-batches than data ranks, some run the same one.
+pub fn micro_batches_of(total: usize, topology: &Topology, rank: Rank) -> Range<usize> {
+    owned(total, topology.dp, rank.dp)
+}
+
+/// The most that [`micro_batches_of`] gives a rank in a step of at most `accumulation`.
+fn most_micro_batches(accumulation: usize, topology: &Topology, rank: Rank) -> usize {
+    if topology.dp == 1 {
+        return accumulation;
+    }
+    (1..=accumulation).map(|n| micro_batches_of(n, topology, rank).len()).max().unwrap_or(0)
+}
+
+/// Whether no tensor rank before this one holds the same share of a parameter.
+fn first_with_share(param: &Param, topology: &Topology, rank: Rank) -> bool {
+    let (Split::Rows(cut) | Split::Cols(cut)) = &param.split else { return rank.tp == 0 };
+    let leaves = |tp| cut.owned_leaves(topology.tp, tp);
+    rank.tp == 0 || leaves(rank.tp - 1) != leaves(rank.tp)
 }
 
 /// Partial sums that the mid-split tree over `leaves` gradients needs beside the current one.

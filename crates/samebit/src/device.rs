@@ -19,6 +19,7 @@ pub(crate) fn name(profile: Profile) -> &'static str {
     match profile {
         Profile::CpuF32 => "cpu-f32",
         Profile::CpuBf16 => "cpu-bf16",
+        Profile::CpuBf16Tiles => "cpu-bf16-tiles",
     }
 }
 
@@ -26,6 +27,7 @@ fn precision(profile: Profile) -> Precision {
     match profile {
         Profile::CpuF32 => Precision::F32,
         Profile::CpuBf16 => Precision::Bf16,
+        Profile::CpuBf16Tiles => Precision::Bf16Tiles,
     }
 }
 
@@ -163,7 +165,8 @@ fn measure(context: &Context) -> f64 {
     let chain = [term];
     let leaves = [chain.as_slice()];
     let product = Product { m: M, n: N, leaves: &leaves, tail: &[], alpha: 1.0, init: Init::None };
-    let mut scratch = vec![0u8; workspace_bytes(&Shape::of(&product), context.threads())];
+    let mut scratch =
+        vec![0u8; workspace_bytes(&Shape::of(&product, context.arithmetic()), context.threads())];
     let mut best = f64::INFINITY;
     for _ in 0..RUNS {
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! Two ways to one result of profile `cpu-bf16`.
+//! Two ways to one result of the bf16 profiles.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -6,21 +6,22 @@ use std::time::{Duration, Instant};
 use crate::isa::{Isa, has_native_bf16_dot};
 use crate::simd::{Kernel, Vector, dispatch};
 
-/// How the chains of profile `cpu-bf16` are computed. The bits are the same; which is
-/// faster differs: for one instruction's two products Zen 4 takes as long as for one
-/// multiply-add, recent Intel processors four times as long.
+/// How the chains of the bf16 profiles are computed. The bits are the same. Of
+/// `cpu-bf16`, which is faster differs: for one dot instruction's two products Zen 4 takes
+/// as long as for one multiply-add, recent Intel processors four times as long. Matrix
+/// tiles are always faster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Bf16Path {
-    /// The bf16 dot instruction, where the instruction set is AVX-512 and the
-    /// processor has it.
-    Dot,
+    /// The instruction that the profile is defined by (bf16 dots, matrix tiles), where
+    /// the instruction set is AVX-512 and the processor has it.
+    Native,
     /// f32 multiply-adds, two for a pair, with subnormals flushed. Not on portable
-    /// code, which emulates the instruction.
+    /// code, which emulates the instructions.
     Flush,
 }
 
 impl Bf16Path {
-    /// The faster one on this processor, measured once (some 50 µs).
+    /// The faster one of `cpu-bf16` on this processor, measured once (some 50 µs).
     #[must_use]
     pub fn fastest() -> Self {
         static FASTEST: OnceLock<Bf16Path> = OnceLock::new();
@@ -29,7 +30,7 @@ impl Bf16Path {
                 return Self::Flush;
             }
             // A dot does two steps of k.
-            if time::<true>() < 2 * time::<false>() { Self::Dot } else { Self::Flush }
+            if time::<true>() < 2 * time::<false>() { Self::Native } else { Self::Flush }
         })
     }
 }

@@ -11,7 +11,9 @@
 //!   [`dot_bf16_pair`](crate::bf16_dot::dot_bf16_pair) for each pair
 //!   `(k, k + 1)` counted from the term's own `k = 0` in profile `cpu-bf16` (an
 //!   odd last `k` is paired with zeros; operands rounded by
-//!   [`round_operand`](crate::bf16_dot::round_operand)).
+//!   [`round_operand`](crate::bf16_dot::round_operand)), one
+//!   [`add_run`](canon::tile_dot::add_run) for each run of 32 `k`, counted likewise, in
+//!   profile `cpu-bf16-tiles` (operands rounded likewise).
 //! - `tree` adds leaves in f32 by the mid-split: a node over `[lo, hi)` is the node
 //!   over `[lo, mid)` plus the node over `[mid, hi)`, `mid = lo + (hi - lo) / 2`.
 //! - The *tail* is one more chain of its own, from `+0`, added once.
@@ -39,6 +41,8 @@ mod skinny;
 mod task;
 mod thin;
 mod tile;
+mod tiles;
+mod words;
 mod workspace;
 
 pub use bf16_path::Bf16Path;
@@ -51,7 +55,9 @@ use crate::context::{Arithmetic, Context, Shared};
 use crate::isa::{Isa, has_native_bf16_dot};
 use crate::scratch;
 use crate::simd::dispatch;
-use task::{Bf16, F32, Flushed, Job, Way, Words};
+use crate::tiles::has_native_tiles;
+use task::{Job, Way};
+use words::{Bf16, F32, Flushed, Runs, Tiles, Words};
 use workspace::{HEADER, Split};
 
 /// Most terms of a product, leaves and tail together.
@@ -70,10 +76,14 @@ pub fn matmul(
     out: OutView<'_>,
     workspace: &mut [u8],
 ) -> Result<(), MatmulError> {
-    matmul_by(context, product, out, workspace, Bf16Path::fastest())
+    let path = match context.arithmetic() {
+        Arithmetic::F32 | Arithmetic::Bf16Tiles => Bf16Path::Native,
+        Arithmetic::Bf16 => Bf16Path::fastest(),
+    };
+    matmul_by(context, product, out, workspace, path)
 }
 
-/// [`matmul`] on a given path of profile `cpu-bf16`: the same bits.
+/// [`matmul`] on a given path of the bf16 profiles: the same bits.
 ///
 /// # Errors
 /// As [`matmul`].
@@ -85,7 +95,7 @@ pub fn matmul_by(
     path: Bf16Path,
 ) -> Result<(), MatmulError> {
     problem::check(product, &out)?;
-    let shape = Shape::of(product);
+    let shape = Shape::of(product, context.arithmetic());
     let needed = workspace_bytes(&shape, context.threads());
     if workspace.len() < needed {
         return Err(MatmulError::Workspace { needed, given: workspace.len() });
@@ -99,6 +109,13 @@ pub fn matmul_by(
             run::<Flushed>(context, product, out, workspace);
         }
         Arithmetic::Bf16 => run::<Bf16>(context, product, out, workspace),
+        Arithmetic::Bf16Tiles => match (context.isa(), path) {
+            (Isa::Avx512, Bf16Path::Native) if has_native_tiles() => {
+                run::<Tiles>(context, product, out, workspace);
+            }
+            (Isa::Avx512 | Isa::Avx2, _) => run::<Runs<true>>(context, product, out, workspace),
+            (Isa::Portable, _) => run::<Runs<false>>(context, product, out, workspace),
+        },
     }
     Ok(())
 }
@@ -106,16 +123,11 @@ pub fn matmul_by(
 /// Whether a product of profile `cpu-bf16` runs on flushed multiply-adds.
 fn flushes(context: &Context, product: &Product<'_>, path: Bf16Path) -> bool {
     let native = context.isa() == Isa::Avx512 && has_native_bf16_dot();
-    if context.isa() == Isa::Portable || native && path == Bf16Path::Dot {
+    if context.isa() == Isa::Portable || native && path == Bf16Path::Native {
         return false;
     }
     // Few rows are bound by memory, and pairs are half of it.
-    if native && skinny::serves(product) {
-        return false;
-    }
-    // Several terms that are each padded to whole pairs may not fit.
-    let units: usize = product.terms().map(|term| Flushed::units(term.k)).sum();
-    units <= Split::of(&Shape::of(product), context.threads()).k()
+    !(native && skinny::serves(product))
 }
 
 fn run<W: Words>(
@@ -124,11 +136,11 @@ fn run<W: Words>(
     mut out: OutView<'_>,
     workspace: &mut [u8],
 ) {
-    let split = Split::of(&Shape::of(product), context.threads());
+    let split = Split::of(&Shape::of(product, context.arithmetic()), context.threads());
     // Dots without the instruction for them are emulated by portable code.
-    let native = !W::PAIRS || context.isa() == Isa::Avx512 && has_native_bf16_dot();
+    let native = !W::NATIVE || context.isa() == Isa::Avx512 && has_native_bf16_dot();
     let isa = if native { context.isa() } else { Isa::Portable };
-    let few_rows = skinny::serves(product) && !W::FLUSHES && isa.serves_few_rows();
+    let few_rows = skinny::serves(product) && !W::FLUSHES && !W::RUNS && isa.serves_few_rows();
     let (way, tasks) = if few_rows {
         (Way::FewRows, split.skinny_tasks())
     } else if isa == Isa::Avx512 && thin::serves::<W>(product) {

@@ -4,7 +4,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::operand::Source;
-use super::task::Words;
+use super::words::Words;
 use crate::simd::{Kernel, LANES, Vector};
 
 /// Units that are packed for all panels before the next ones, so that a stretch of
@@ -58,6 +58,7 @@ struct Pack<'a, W> {
 }
 
 impl<W: Words> Kernel for Pack<'_, W> {
+    const BF16_DOT: bool = W::NATIVE;
     type Output = ();
 
     #[inline(always)]
@@ -120,16 +121,10 @@ unsafe fn pack_along_rows<V: Vector, W: Words>(
     unsafe {
         if W::PAIRS {
             for u in 0..units {
-                let k = 2 * (unit + u);
-                let lo = load_lanes::<V>(&p.source, row, k, lanes);
-                let hi = if k + 1 < p.k {
-                    load_lanes::<V>(&p.source, row, k + 1, lanes)
-                } else {
-                    V::zero()
-                };
-                V::pair_words(lo, hi).store(to.add(u * width));
+                let word = pair_at::<V, W>(p, row, lanes, 2 * (unit + u));
+                word.store(to.add(u * width));
             }
-        } else if p.source.bf16 || W::FLUSHES {
+        } else if p.source.bf16 || W::SWAPS {
             for u in 0..units {
                 let k = W::k_of(unit + u);
                 let lane =
@@ -140,6 +135,44 @@ unsafe fn pack_along_rows<V: Vector, W: Words>(
             let (from, stride) = (p.source.f32_at(row, unit), p.source.col);
             copy_lanes::<V>(from, stride, units, lanes, to, width);
         }
+    }
+}
+
+/// The words of `lanes` rows from `row` on at `k` and `k + 1`, zero from `p.k` on.
+///
+/// # Safety
+/// The instruction set of `V` is enabled and the rows exist at each k below `p.k`.
+#[inline(always)]
+pub(super) unsafe fn pair_at<V: Vector, W: Words>(
+    p: &Packing,
+    row: usize,
+    lanes: usize,
+    k: usize,
+) -> V {
+    // SAFETY: as the caller's.
+    unsafe {
+        let lo = if k < p.k { load_lanes(&p.source, row, k, lanes) } else { V::zero() };
+        let hi = if k + 1 < p.k { load_lanes(&p.source, row, k + 1, lanes) } else { V::zero() };
+        words_of_pairs::<V, W>(lo, hi)
+    }
+}
+
+/// [`Vector::pair_words`] in the instructions of `W`.
+#[inline(always)]
+unsafe fn words_of_pairs<V: Vector, W: Words>(lo: V, hi: V) -> V {
+    // SAFETY: as the caller's.
+    unsafe { if W::NATIVE { V::pair_words_native(lo, hi) } else { V::pair_words(lo, hi) } }
+}
+
+/// [`Vector::pack_words`] in the instructions of `W`.
+///
+/// # Safety
+/// The instruction set of `V` is enabled, and with `W::NATIVE` the bf16 instructions.
+#[inline(always)]
+pub(super) unsafe fn packed_words<V: Vector, W: Words>(first: V, second: V) -> V {
+    // SAFETY: as the caller's.
+    unsafe {
+        if W::NATIVE { V::pack_words_native(first, second) } else { V::pack_words(first, second) }
     }
 }
 
@@ -207,7 +240,7 @@ unsafe fn pack_along_k<V: Vector, W: Words>(
                     for i in 0..LANES {
                         // Ascending: a store may reach into the units after it.
                         let (even, odd) = (block[i].shl_bits::<16>(), block[i].high_half());
-                        let (one, two) = if W::FLUSHES { (odd, even) } else { (even, odd) };
+                        let (one, two) = if W::SWAPS { (odd, even) } else { (even, odd) };
                         one.store(to.add(2 * i * width));
                         two.store(to.add((2 * i + 1) * width));
                     }
@@ -236,7 +269,7 @@ unsafe fn pack_along_k<V: Vector, W: Words>(
 #[inline(always)]
 unsafe fn rounded<V: Vector, W: Words>(source: &Source, word: V) -> V {
     // SAFETY: as the caller's.
-    if W::FLUSHES && !source.bf16 { unsafe { word.round_operand() } } else { word }
+    if W::SWAPS && !source.bf16 { unsafe { word.round_operand() } } else { word }
 }
 
 /// Whether two units share a word until they are transposed: bf16 in f32
@@ -255,7 +288,7 @@ pub(super) fn block_units<W: Words>(source: &Source) -> usize {
 /// Whether the sixteen words from `unit` on lack no half.
 #[inline(always)]
 pub(super) fn is_whole<W: Words>(k: usize, unit: usize) -> bool {
-    match (W::PAIRS, W::FLUSHES) {
+    match (W::PAIRS, W::SWAPS) {
         (true, _) => 2 * (unit + LANES) <= k,
         // The last pair may lack its second half; a block is at most 32 units.
         (false, true) => unit + 2 * LANES <= k,
@@ -305,7 +338,7 @@ pub(super) unsafe fn load_whole<V: Vector, W: Words>(
     macro_rules! rounded {
         ($p:ident, $s:ident, $i:literal) => {{
             let p = $p.wrapping_add($i * $s).cast::<f32>();
-            V::pack_words(V::load(p), V::load(p.wrapping_add(LANES)))
+            packed_words::<V, W>(V::load(p), V::load(p.wrapping_add(LANES)))
         }};
     }
     let (p, s) = source.bytes_at(row, if W::PAIRS { 2 * unit } else { unit });
@@ -365,7 +398,7 @@ pub(super) unsafe fn unit_of<V: Vector>(block: &[V; LANES], i: usize, doubled: b
 /// The instruction set of `V` is enabled and the row holds the units (the last pair
 /// of a term may lack its second half).
 #[inline(always)]
-unsafe fn load_words<V: Vector, W: Words>(
+pub(super) unsafe fn load_words<V: Vector, W: Words>(
     source: &Source,
     row: usize,
     unit: usize,
@@ -379,7 +412,8 @@ unsafe fn load_words<V: Vector, W: Words>(
             return V::load_first(p, step.min(k - unit));
         }
         let (first, elements) = if W::PAIRS {
-            (2 * unit, (2 * step).min(k - 2 * unit))
+            // A term is padded to whole pairs or runs.
+            (2 * unit, (2 * step).min(k.saturating_sub(2 * unit)))
         } else {
             (unit, step.min(k - unit))
         };
@@ -394,10 +428,10 @@ unsafe fn load_words<V: Vector, W: Words>(
         }
         let p = source.f32_at(row, first);
         if elements == 2 * LANES {
-            return V::pack_words(V::load(p), V::load(p.add(LANES)));
+            return packed_words::<V, W>(V::load(p), V::load(p.add(LANES)));
         }
         let lo = V::load_first(p, elements.min(LANES));
         let hi = V::load_first(p.wrapping_add(LANES), elements.saturating_sub(LANES));
-        V::pack_words(lo, hi)
+        packed_words::<V, W>(lo, hi)
     }
 }

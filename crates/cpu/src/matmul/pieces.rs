@@ -1,7 +1,7 @@
 //! The terms of a product cut at block boundaries of `k`: what a tile does, in order.
 
 use super::operand::Source;
-use super::task::Words;
+use super::words::Words;
 use super::{Init, MAX_TERMS, Product};
 
 /// Where the accumulator of a piece starts.

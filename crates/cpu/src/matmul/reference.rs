@@ -5,6 +5,7 @@ use half::bf16;
 use super::{Elems, ElemsMut, Init, Operand, OutView, Product, Term};
 use crate::bf16_dot::{dot_bf16_pair, round_operand};
 use crate::context::Arithmetic;
+use canon::tile_dot::{RUN, add_run};
 
 /// Computes `product` into `out`, one element after another.
 ///
@@ -67,6 +68,15 @@ fn chain(arithmetic: Arithmetic, terms: &[Term<'_>], i: usize, j: usize, start: 
                         (round_operand(element(operand, row, k)), round_operand(odd))
                     });
                     acc = dot_bf16_pair(acc, a.0, b.0, a.1, b.1);
+                }
+            }
+            Arithmetic::Bf16Tiles => {
+                for first in (0..term.k).step_by(RUN) {
+                    acc = add_run(acc, RUN.min(term.k - first), |k| {
+                        let at = |operand, row| element(operand, row, first + k);
+                        let (a, b) = (at(&term.a, i), at(&term.b, j));
+                        (round_operand(a).to_f32(), round_operand(b).to_f32())
+                    });
                 }
             }
         }

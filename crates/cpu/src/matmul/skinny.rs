@@ -16,8 +16,9 @@
 use super::Product;
 use super::pack::{Packing, block_units, doubled, is_whole, load_part, load_whole, pack, unit_of};
 use super::pieces::{Piece, Pieces};
-use super::task::{Job, Words};
+use super::task::Job;
 use super::tile::{begin, end};
+use super::words::Words;
 use super::workspace::SKINNY_ROWS_MAX;
 use crate::simd::{LANES, Vector};
 

@@ -5,80 +5,10 @@ use super::operand::Target;
 use super::pack::{Packing, pack, panel_width};
 use super::pieces::{Piece, Pieces};
 use super::tile::Tile;
+use super::words::Words;
 use super::workspace::{A_PANELS, Split};
-use super::{Product, skinny, thin};
+use super::{Product, skinny, thin, tiles};
 use crate::simd::{Kernel, LANES, Vector};
-
-/// The arithmetic of a chain, one packed 32-bit word at a time.
-pub(super) trait Words: Copy {
-    /// Whether a word is a pair of bf16 (two `k`) instead of an f32.
-    const PAIRS: bool;
-    /// Whether the chain reads subnormals as zeros and flushes tiny results, as
-    /// [`FlushMode`] does.
-    const FLUSHES: bool = false;
-
-    /// Words of `k` steps.
-    fn units(k: usize) -> usize {
-        match (Self::PAIRS, Self::FLUSHES) {
-            (true, _) => k.div_ceil(2),
-            (false, true) => k.next_multiple_of(2),
-            (false, false) => k,
-        }
-    }
-
-    /// The `k` of a unit where a unit is one: the second of a pair comes first.
-    #[inline(always)]
-    fn k_of(unit: usize) -> usize {
-        if Self::FLUSHES { unit ^ 1 } else { unit }
-    }
-
-    /// One step of every lane's chain.
-    ///
-    /// # Safety
-    /// The instruction set of `V` is enabled.
-    unsafe fn step<V: Vector>(a: V, b: V, acc: V) -> V;
-}
-
-/// Profile `cpu-f32`.
-#[derive(Clone, Copy)]
-pub(super) struct F32;
-
-impl Words for F32 {
-    const PAIRS: bool = false;
-    #[inline(always)]
-    unsafe fn step<V: Vector>(a: V, b: V, acc: V) -> V {
-        // SAFETY: as the caller's.
-        unsafe { a.fma(b, acc) }
-    }
-}
-
-/// Profile `cpu-bf16`.
-#[derive(Clone, Copy)]
-pub(super) struct Bf16;
-
-impl Words for Bf16 {
-    const PAIRS: bool = true;
-    #[inline(always)]
-    unsafe fn step<V: Vector>(a: V, b: V, acc: V) -> V {
-        // SAFETY: as the caller's.
-        unsafe { a.dot_words(b, acc) }
-    }
-}
-
-/// Profile `cpu-bf16` by plain multiply-adds: a step of [`Bf16`] is two steps here, the
-/// second element of the pair first, subnormals flushed.
-#[derive(Clone, Copy)]
-pub(super) struct Flushed;
-
-impl Words for Flushed {
-    const PAIRS: bool = false;
-    const FLUSHES: bool = true;
-    #[inline(always)]
-    unsafe fn step<V: Vector>(a: V, b: V, acc: V) -> V {
-        // SAFETY: as the caller's.
-        unsafe { a.fma(b, acc) }
-    }
-}
 
 /// The path that a product takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,7 +48,7 @@ impl<'a, W: Words> Job<'a, W> {
 }
 
 impl<W: Words> Kernel for Job<'_, W> {
-    const BF16_DOT: bool = W::PAIRS;
+    const BF16_DOT: bool = W::NATIVE;
     const FLUSHES: bool = W::FLUSHES;
     type Output = ();
 
@@ -127,7 +57,7 @@ impl<W: Words> Kernel for Job<'_, W> {
         // SAFETY: as `matmul` checked.
         unsafe {
             // Constants first: what cannot be is not compiled.
-            if V::FEW_ROWS && !W::FLUSHES && self.way == Way::FewRows {
+            if V::FEW_ROWS && !W::FLUSHES && !W::RUNS && self.way == Way::FewRows {
                 skinny::run::<V, W>(&self);
             } else if V::WIDE && !W::PAIRS && self.way == Way::Thin {
                 thin::run::<V, W>(&self);
@@ -146,6 +76,10 @@ impl<W: Words> Job<'_, W> {
         let col = block * split.col_block;
         let cols = split.col_block.min(self.product.n - col);
         let units: usize = self.product.terms().map(|term| W::units(term.k)).sum();
+        if W::TILES {
+            // SAFETY: `matmul` asked whether there are tiles.
+            unsafe { crate::tiles::configure() };
+        }
         let mut from = 0;
         while from < units {
             let to = units.min(from + split.k_block);
@@ -154,9 +88,18 @@ impl<W: Words> Job<'_, W> {
             unsafe {
                 self.pack_b::<V>(pieces.as_slice(), to - from, (block, from), (col, cols));
                 let ends = (from == 0, to == units);
-                self.rows::<V>(pieces.as_slice(), to - from, (row, rows), (col, cols), ends);
+                let (pieces, units) = (pieces.as_slice(), to - from);
+                if W::TILES {
+                    self.rows_of_tiles::<V>(pieces, units, (row, rows), (col, cols), ends);
+                } else {
+                    self.rows::<V>(pieces, units, (row, rows), (col, cols), ends);
+                }
             }
             from = to;
+        }
+        if W::TILES {
+            // SAFETY: as above.
+            unsafe { crate::tiles::release() };
         }
     }
 
@@ -245,7 +188,7 @@ impl<W: Words> Job<'_, W> {
     /// A panel of A times every panel of the block of B.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)]
-    unsafe fn tiles<V: Vector>(
+    pub(super) unsafe fn tiles<V: Vector>(
         &self,
         pieces: &[Piece],
         units: usize,
@@ -266,7 +209,12 @@ impl<W: Words> Job<'_, W> {
                 if first {
                     self.finish.preload::<V>(*state, width, i, j);
                 }
-                run_tile::<V, W>(height, width == 2 * LANES, pieces, left, right, *state);
+                if W::TILES {
+                    let panels = (left, right);
+                    tiles::run::<V>((height, width), pieces, units, panels, *state);
+                } else {
+                    run_tile::<V, W>(height, width == 2 * LANES, pieces, left, right, *state);
+                }
                 if last {
                     self.finish.store::<V>(state.add(size), width, i, j);
                 }

@@ -11,7 +11,8 @@
 use std::marker::PhantomData;
 
 use super::operand::Source;
-use super::task::{Job, Words};
+use super::task::Job;
+use super::words::Words;
 use super::workspace::HEADER;
 use super::{Init, Product};
 use crate::simd::{FlushMode, Kernel, LANES, Vector};

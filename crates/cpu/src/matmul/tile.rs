@@ -6,12 +6,8 @@
 use std::marker::PhantomData;
 
 use super::pieces::{Begin, End, Piece};
-use super::task::Words;
+use super::words::Words;
 use crate::simd::{FlushMode, Kernel, LANES, Vector};
-
-/// Units that the panels, which lie in the second-level cache, are asked for ahead of
-/// their use.
-const AHEAD: usize = 12;
 
 /// The pieces of one block of `k` on an `R x C*16` tile.
 ///
@@ -34,7 +30,7 @@ impl<'a, W: Words, const R: usize, const C: usize> Tile<'a, W, R, C> {
 }
 
 impl<W: Words, const R: usize, const C: usize> Kernel for Tile<'_, W, R, C> {
-    const BF16_DOT: bool = W::PAIRS;
+    const BF16_DOT: bool = W::NATIVE;
     const FLUSHES: bool = W::FLUSHES;
     type Output = ();
 
@@ -49,24 +45,9 @@ impl<W: Words, const R: usize, const C: usize> Kernel for Tile<'_, W, R, C> {
             for piece in pieces {
                 begin(piece.begin, &mut acc, state);
                 let mode = W::FLUSHES.then(|| FlushMode::set());
-                for _ in 0..piece.units {
-                    V::prefetch(a.wrapping_add(AHEAD * R).cast());
-                    for c in 0..C {
-                        V::prefetch(b.wrapping_add((AHEAD * C + c) * LANES).cast());
-                    }
-                    let mut right = [V::zero(); C];
-                    for c in 0..C {
-                        right[c] = V::load(b.add(c * LANES));
-                    }
-                    for r in 0..R {
-                        let left = V::splat(*a.add(r));
-                        for c in 0..C {
-                            acc[r][c] = W::step(left, right[c], acc[r][c]);
-                        }
-                    }
-                    a = a.add(R);
-                    b = b.add(C * LANES);
-                }
+                W::chain::<V, R, C>(&mut acc, a, b, piece.units);
+                a = a.add(piece.units * R);
+                b = b.add(piece.units * C * LANES);
                 if let Some(mode) = mode {
                     // A chain that goes on in the next piece is loaded from there.
                     save::<V, R, C>(&acc, state);
@@ -130,8 +111,11 @@ pub(super) unsafe fn end<V: Vector, const R: usize, const C: usize>(
 
 /// Adds the `merges` slots down to `slot` on the left of slot 0, the highest first,
 /// into `slot`: memory to memory, since a loop is enough.
+///
+/// # Safety
+/// The instruction set of `V` is enabled; the slots of `size` words lie there.
 #[inline(always)]
-unsafe fn merge<V: Vector>(state: *mut f32, size: usize, merges: usize, slot: usize) {
+pub(super) unsafe fn merge<V: Vector>(state: *mut f32, size: usize, merges: usize, slot: usize) {
     for at in (0..size).step_by(LANES) {
         // SAFETY: as the caller's.
         unsafe {

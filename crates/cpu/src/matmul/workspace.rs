@@ -5,6 +5,8 @@
 
 use super::Product;
 use super::pieces::stack_slots;
+use super::words::RUN_WORDS;
+use crate::context::Arithmetic;
 use crate::scratch;
 
 /// Longest `k` that is packed whole.
@@ -27,6 +29,10 @@ const TILE_MAX: usize = TILE_ROWS_MAX * TILE_COLUMNS_MAX;
 /// Panels of A that are packed together: a stored row that `k` strides over is then
 /// read in stretches of several cache lines.
 pub(super) const A_PANELS: usize = 4;
+/// Rows of A that are packed together for matrix tiles.
+pub(super) const LEFT_ROWS: usize = 64;
+/// Rows, and columns, of a block of matrix tiles.
+const BLOCK_SIDE: usize = 32;
 /// Words that packing may write past the end of a panel.
 const SLACK: usize = 32;
 /// Words before the panels: which block they hold.
@@ -45,11 +51,13 @@ const ROWS_PER_TASK_MIN: usize = 56;
 /// What the workspace of a product depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
+    /// The arithmetic of the product.
+    pub arithmetic: Arithmetic,
     /// Rows of the output.
     pub m: usize,
     /// Columns of the output.
     pub n: usize,
-    /// Steps of all terms together.
+    /// Steps of all terms together, each [padded](Arithmetic::padded).
     pub k: usize,
     /// Leaves.
     pub leaves: usize,
@@ -58,14 +66,14 @@ pub struct Shape {
 impl Shape {
     /// The shape of a product.
     #[must_use]
-    pub fn of(product: &Product<'_>) -> Self {
-        let k = product.terms().map(|term| term.k).sum();
-        Self { m: product.m, n: product.n, k, leaves: product.leaves.len() }
+    pub fn of(product: &Product<'_>, arithmetic: Arithmetic) -> Self {
+        let k = product.terms().map(|term| arithmetic.padded(term.k)).sum();
+        Self { arithmetic, m: product.m, n: product.n, k, leaves: product.leaves.len() }
     }
 }
 
 /// Bytes of scratch memory that [`super::matmul`] needs for `shape` on `threads`
-/// threads, in either arithmetic and on every instruction set.
+/// threads, on every instruction set.
 #[must_use]
 pub fn workspace_bytes(shape: &Shape, threads: usize) -> usize {
     let split = Split::of(shape, threads);
@@ -75,8 +83,10 @@ pub fn workspace_bytes(shape: &Shape, threads: usize) -> usize {
 /// Tasks and blocks of a product.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Split {
+    arithmetic: Arithmetic,
     m: usize,
     n: usize,
+    /// In words, at least as many as the packed panels have.
     k: usize,
     slots: usize,
     pub(super) k_block: usize,
@@ -87,14 +97,18 @@ pub(super) struct Split {
 
 impl Split {
     pub(super) fn of(shape: &Shape, threads: usize) -> Self {
-        let Shape { m, n, k, leaves } = *shape;
-        // Whole pairs: in `cpu-bf16` the last `k` may be padded to one.
-        let (m, n, k) = (m.max(1), n.max(1), k.max(1).next_multiple_of(2));
+        let Shape { arithmetic, m, n, k, leaves } = *shape;
+        let (m, n, k) = (m.max(1), n.max(1), arithmetic.padded(k.max(1)).next_multiple_of(2));
+        // Runs are packed as pairs on every path, and not cut.
+        let (k, whole) = match arithmetic {
+            Arithmetic::F32 | Arithmetic::Bf16 => (k, 2),
+            Arithmetic::Bf16Tiles => (k / 2, RUN_WORDS),
+        };
         let k_block = if k <= WHOLE_K_MAX {
             k
         } else {
             let fit = B_BLOCK_WORDS / n.next_multiple_of(TILE_COLUMNS_MAX);
-            fit.clamp(K_BLOCK_MIN, K_BLOCK_MAX) / 2 * 2
+            fit.clamp(K_BLOCK_MIN, K_BLOCK_MAX) / whole * whole
         };
         let fit = (B_BLOCK_WORDS / k_block).max(TILE_COLUMNS_MAX);
         let mut col_tasks = n.div_ceil(fit);
@@ -119,7 +133,7 @@ impl Split {
             .max(SKINNY_TASK_MIN)
             .next_multiple_of(SKINNY_STEP);
         let slots = stack_slots(leaves.max(1)) + 1;
-        Self { m, n, k, slots, k_block, col_block, row_block, skinny_block }
+        Self { arithmetic, m, n, k, slots, k_block, col_block, row_block, skinny_block }
     }
 
     fn row_tasks(&self) -> usize {
@@ -148,11 +162,6 @@ impl Split {
         (first, self.skinny_block.min(self.n - first))
     }
 
-    /// Steps of `k` that the scratch memory was sized for.
-    pub(super) fn k(&self) -> usize {
-        self.k
-    }
-
     /// Whether `k` is cut in blocks.
     pub(super) fn is_cut(&self) -> bool {
         self.k_block < self.k
@@ -163,9 +172,17 @@ impl Split {
         self.slots
     }
 
+    /// Whether matrix tiles may multiply.
+    fn has_tiles(&self) -> bool {
+        self.arithmetic == Arithmetic::Bf16Tiles
+    }
+
     fn a_words(&self) -> usize {
         // A panel is packed, or for few rows all of A.
-        (A_PANELS * (TILE_ROWS_MAX * self.k_block + SLACK)).max(SKINNY_ROWS_MAX * self.k) + SLACK
+        let panels = A_PANELS * (TILE_ROWS_MAX * self.k_block + SLACK);
+        let few = SKINNY_ROWS_MAX * self.k;
+        let left = if self.has_tiles() { LEFT_ROWS * self.k_block } else { 0 };
+        panels.max(few).max(left) + SLACK
     }
 
     fn b_words(&self) -> usize {
@@ -190,9 +207,14 @@ impl Split {
     /// Words of scratch memory for each thread.
     pub(super) fn floats_per_thread(&self) -> usize {
         // A panel may be padded by some rows.
-        let padded = self.row_block + self.row_block / 2 + TILE_ROWS_MAX;
-        let tiles = if self.is_cut() { padded * self.col_block } else { TILE_MAX };
-        (self.state_at() + self.slots * tiles.max(TILE_MAX)).next_multiple_of(16)
+        let mut padded = self.row_block + self.row_block / 2 + TILE_ROWS_MAX;
+        let mut tile = TILE_MAX;
+        if self.has_tiles() {
+            padded = padded.max(self.row_block.next_multiple_of(BLOCK_SIDE));
+            tile = BLOCK_SIDE * BLOCK_SIDE;
+        }
+        let tiles = if self.is_cut() { padded * self.col_block } else { tile };
+        (self.state_at() + self.slots * tiles.max(tile)).next_multiple_of(16)
     }
 }
 
@@ -203,8 +225,11 @@ mod tests {
     #[test]
     fn tasks_cover_the_output_once() {
         for (m, n, k) in [(1, 1, 1), (2048, 1536, 576), (17, 49_152, 576), (300, 70, 5000)] {
-            for threads in [1, 2, 5] {
-                let split = Split::of(&Shape { m, n, k, leaves: 8 }, threads);
+            let arithmetics = [Arithmetic::F32, Arithmetic::Bf16Tiles];
+            for (threads, arithmetic) in
+                [1, 2, 5].into_iter().flat_map(|t| arithmetics.map(|a| (t, a)))
+            {
+                let split = Split::of(&Shape { arithmetic, m, n, k, leaves: 8 }, threads);
                 let mut seen = 0;
                 for task in 0..split.tasks() {
                     let (block, row, rows) = split.task(task);

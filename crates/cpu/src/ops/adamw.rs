@@ -1,11 +1,12 @@
 //! The optimizer.
 
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use arena::Frame;
 use canon::exact::SumOfSquares;
-use program::DType;
-use program::ops::{AdamW, SumSquares};
+use program::ops::{AdamW, SumSquares, exact_sum_to_u32};
+use program::{BufferId, DType};
 
 use super::lanes::{Elementwise, for_elements, load, store};
 use super::{source, target};
@@ -78,14 +79,14 @@ pub(crate) fn adamw(context: &Context, op: &AdamW, frame: &Frame<'_>) {
         DType::Bf16 => {
             // SAFETY: the slice ends here; the kernel alone uses the address.
             let param = unsafe { frame.bf16_mut(op.param) };
-            assert_eq!(param.len(), len, "moments have the shape of their parameter");
-            Param::Bf16(Shared(param.as_mut_ptr().cast()))
+            Param::Bf16(Shared(param[op.slice.clone()].as_mut_ptr().cast()))
         }
-        _ => Param::F32(source(frame, op.param, len)),
+        _ => Param::F32(part(frame, op.param, &op.slice)),
     };
+    assert_eq!(len, op.slice.len(), "moments cover what is updated");
     let kernel = Update {
         param,
-        grad: source(frame, op.grad, len),
+        grad: part(frame, op.grad, &op.slice),
         m,
         v: source(frame, op.v, len),
         lr,
@@ -101,15 +102,22 @@ pub(crate) fn adamw(context: &Context, op: &AdamW, frame: &Frame<'_>) {
     unsafe { for_elements(context, len, kernel) };
 }
 
+/// Address of a range of an f32 buffer's elements.
+fn part(frame: &Frame<'_>, id: BufferId, range: &Range<usize>) -> Shared<f32> {
+    // SAFETY: the slice ends here; kernels use the address, under the module's rule.
+    let elements = unsafe { frame.f32_mut(id) };
+    Shared(elements[range.clone()].as_mut_ptr())
+}
+
 /// Elements of a task of the exact sum.
 const SUM_TASK: usize = 1 << 18;
 
-/// The exact sum of squares over every gradient, its square root, one rounding.
+/// The exact sum of squares over every part of a gradient.
 pub(crate) fn sum_squares(context: &Context, op: &SumSquares, frame: &Frame<'_>) {
     let total = Mutex::new(SumOfSquares::new());
-    for &grad in &op.grads {
+    for (grad, range) in &op.parts {
         // SAFETY: gradients are not written by the operation.
-        let grad = unsafe { frame.f32(grad) };
+        let grad = unsafe { &frame.f32(*grad)[range.clone()] };
         context.for_each(grad.len().div_ceil(SUM_TASK), |_, task| {
             let mut sum = SumOfSquares::new();
             let start = task * SUM_TASK;
@@ -118,9 +126,6 @@ pub(crate) fn sum_squares(context: &Context, op: &SumSquares, frame: &Frame<'_>)
             total.lock().unwrap_or_else(PoisonError::into_inner).merge(&sum);
         });
     }
-    let norm = total.into_inner().unwrap_or_else(PoisonError::into_inner).norm();
-    let (out, len) = target(frame, op.out);
-    assert_eq!(len, 1, "one norm");
-    // SAFETY: `out` has one element.
-    unsafe { out.get().write(norm) };
+    let total = total.into_inner().unwrap_or_else(PoisonError::into_inner);
+    frame.store_u32(op.out, &exact_sum_to_u32(&total));
 }

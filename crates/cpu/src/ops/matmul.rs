@@ -86,6 +86,8 @@ pub(crate) fn matmul(context: &Context, op: &MatMul, frame: &Frame<'_>) -> Resul
 /// Workspace of [`matmul`] for any number of live rows.
 pub(crate) fn matmul_bytes(op: &MatMul, program: &Program, bounds: &Bounds) -> usize {
     let out = program.buffer(op.out);
+    let arithmetic = bounds.arithmetic();
+    let padded = |k| arithmetic.padded(k);
     let mut fixed = 0;
     let mut over_tokens = 0;
     for term in op.terms() {
@@ -93,18 +95,19 @@ pub(crate) fn matmul_bytes(op: &MatMul, program: &Program, bounds: &Bounds) -> u
         let rows = term.a.rows.clone().unwrap_or(0..a.rows).len();
         let cols = term.a.cols.clone().unwrap_or(0..a.cols).len();
         if !term.a.transposed {
-            fixed += cols;
+            fixed += padded(cols);
         } else if term.a.rows.is_some() || a.axis == Axis::Fixed {
-            fixed += rows;
+            fixed += padded(rows);
         } else {
-            over_tokens += rows;
+            over_tokens += padded(rows);
         }
     }
     let bias = match op.init {
         Init::Bias(bias) => bytes_of::<f32>(program.buffer(bias).cols),
         Init::Zero | Init::Accumulate => 0,
     };
-    let shape = Shape { m: out.rows, n: out.cols, k: fixed + over_tokens, leaves: op.leaves.len() };
+    let (k, leaves) = (fixed + over_tokens, op.leaves.len());
+    let shape = Shape { arithmetic, m: out.rows, n: out.cols, k, leaves };
     let most = match (out.axis, over_tokens) {
         (Axis::Fixed, 0) => bounds.fixed(shape),
         (Axis::Fixed, _) => bounds.any_k(shape),

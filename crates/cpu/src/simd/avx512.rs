@@ -215,6 +215,24 @@ impl Vector for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn pair_words_native(lo: Self, hi: Self) -> Self {
+        unsafe {
+            // Halves 0..16 of `lo`, then of `hi`; then one of each in turn.
+            let order = _mm512_set_epi16(
+                31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5,
+                20, 4, 19, 3, 18, 2, 17, 1, 16, 0,
+            );
+            float(_mm512_permutexvar_epi16(order, int(Self::pack_words_native(lo, hi))))
+        }
+    }
+    #[inline(always)]
+    unsafe fn pack_words_native(first: Self, second: Self) -> Self {
+        unsafe {
+            let words = _mm512_cvtne2ps_pbh(second.0, first.0);
+            float(std::mem::transmute::<__m512bh, __m512i>(words))
+        }
+    }
+    #[inline(always)]
     unsafe fn round_operand(self) -> Self {
         unsafe { float(_mm512_slli_epi32::<16>(round_operand(self))) }
     }

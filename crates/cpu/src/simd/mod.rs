@@ -113,6 +113,18 @@ pub(crate) trait Vector: Copy {
             Self::load(paired(&lo, &hi).as_ptr())
         }
     }
+    /// [`Vector::pair_words`] where the bf16 instructions are enabled.
+    #[inline(always)]
+    unsafe fn pair_words_native(lo: Self, hi: Self) -> Self {
+        // SAFETY: as the caller's.
+        unsafe { Self::pair_words(lo, hi) }
+    }
+    /// [`Vector::pack_words`] where the bf16 instructions are enabled.
+    #[inline(always)]
+    unsafe fn pack_words_native(first: Self, second: Self) -> Self {
+        // SAFETY: as the caller's.
+        unsafe { Self::pack_words(first, second) }
+    }
     /// The `f32` of each lane rounded as [`crate::bf16_dot::round_operand`].
     unsafe fn round_operand(self) -> Self;
     /// One step of `vdpbf16ps`: words of `self` and `b` onto `acc`.
@@ -169,7 +181,8 @@ fn dots(a: &[f32; LANES], b: &[f32; LANES], acc: &[f32; LANES]) -> [f32; LANES] 
 
 /// A computation that [`dispatch`] compiles for every instruction set.
 pub(crate) trait Kernel {
-    /// Whether it calls [`Vector::dot_words`].
+    /// Whether it needs the bf16 instructions: [`Vector::dot_words`] and what is called
+    /// native.
     const BF16_DOT: bool = false;
     /// Whether it needs [`FlushMode`], which portable code has no use for: a fused
     /// multiply-add may be a library call there.

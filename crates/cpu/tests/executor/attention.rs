@@ -8,14 +8,20 @@ use program::{Axis, DType, Op};
 
 use crate::support::{Case, Data, executors};
 
-const PRECISIONS: [Precision; 2] = [Precision::F32, Precision::Bf16];
+const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::Bf16Tiles];
 
 /// (first query row, rows, position, key row).
 type Table = Vec<[u32; 4]>;
 
 fn case(tokens: usize, table: &Table) -> Case {
     let segments = table.len();
-    Case::new(Live { tokens, all_tokens: tokens, picked: 0, segments, all_segments: segments })
+    Case::new(Live {
+        tokens,
+        all_tokens: tokens,
+        segments,
+        all_segments: segments,
+        ..Live::default()
+    })
 }
 
 fn segments(case: &mut Case, table: &Table) -> program::BufferId {
@@ -67,7 +73,7 @@ fn packed_sequences() {
             head_dim,
             scale,
             window,
-            keys: Keys::InFlight,
+            keys: Keys::Rows,
         };
         let backward = AttentionBackward {
             q,
@@ -96,12 +102,17 @@ fn packed_sequences() {
 }
 
 #[test]
-fn a_cache_with_sequences_at_many_positions() {
-    let table = vec![[0, 1, 99, 0], [1, 1, 0, 100], [2, 5, 60, 128], [7, 1, 1100, 256]];
+fn pages_of_sequences_at_many_positions() {
+    let table = vec![[0, 1, 99, 0], [1, 1, 0, 2], [2, 5, 60, 3], [7, 1, 1100, 5]];
+    // The pages of four sequences, out of order; the first page of the third is the first sequence's too.
+    let pages: Vec<u32> =
+        [9, 3].into_iter().chain([21]).chain([9, 0]).chain((1..19).map(|i| (i * 7) % 22)).collect();
     let mut case = case(8, &table);
+    case.live.blocks = pages.len();
     let (q, out) = (case.tokens(9, 4 * 16), case.tokens(9, 4 * 16));
-    let (k, v) = (case.fixed(1400, 2 * 16), case.fixed(1400, 2 * 16));
+    let (k, v) = (case.fixed(22 * PAGE, 2 * 16), case.fixed(22 * PAGE, 2 * 16));
     let segments = segments(&mut case, &table);
+    let blocks = case.buffer(DType::U32, (pages.len(), 1), Axis::Blocks, Data::Words(pages));
     for precision in PRECISIONS {
         case.check_in(
             Attention {
@@ -116,10 +127,48 @@ fn a_cache_with_sequences_at_many_positions() {
                 head_dim: 16,
                 scale: 0.25,
                 window: None,
-                keys: Keys::Cache,
+                keys: Keys::Paged { table: blocks },
             },
             precision,
         );
+    }
+}
+
+#[test]
+fn pages_outside_the_table_or_the_cache_are_refused() {
+    for (pages, what, index, limit) in [
+        (vec![0], "block table entry of a segment", 1, 1),
+        (vec![0, 2], "key row of a segment", 2 * PAGE + 4, 2 * PAGE),
+    ] {
+        let table = vec![[0, 4, 65, 0]];
+        let mut case = case(4, &table);
+        case.live.blocks = pages.len();
+        let [q, out] = [(); 2].map(|()| case.tokens(4, 16));
+        let [k, v] = [(); 2].map(|()| case.fixed(2 * PAGE, 16));
+        let segments = segments(&mut case, &table);
+        let blocks = case.buffer(DType::U32, (pages.len(), 1), Axis::Blocks, Data::Words(pages));
+        let (heads, kv_heads, head_dim, scale, lse, window) = (1, 1, 16, 0.25, None, None);
+        let keys = Keys::Paged { table: blocks };
+        let op: Op = Attention {
+            q,
+            k,
+            v,
+            out,
+            lse,
+            segments,
+            heads,
+            kv_heads,
+            head_dim,
+            scale,
+            window,
+            keys,
+        }
+        .into();
+        case.check(op.clone());
+        for (_, mut cpu) in executors(Precision::F32) {
+            let error = ExecError::RowOutside { what, index, limit };
+            assert_eq!(case.run(&op, &mut cpu), Err(error));
+        }
     }
 }
 
@@ -133,9 +182,8 @@ fn context_ranks_get_their_rows_of_the_gradients() {
         let mut case = Case::new(Live {
             tokens: own,
             all_tokens: TOKENS,
-            picked: 0,
-            segments: 0,
             all_segments: table.len(),
+            ..Live::default()
         });
         let all = |case: &mut Case, cols| {
             case.buffer(DType::F32, (TOKENS, cols), Axis::AllTokens, Data::Random)
@@ -198,7 +246,7 @@ fn segments_outside_their_buffers_are_refused() {
         let [q, k, v, out] = [(); 4].map(|()| case.tokens(8, 16));
         let segments = segments(&mut case, &table);
         let (heads, kv_heads, head_dim, scale) = (1, 1, 16, 0.25);
-        let (lse, window, keys) = (None, None, Keys::InFlight);
+        let (lse, window, keys) = (None, None, Keys::Rows);
         let op: Op = Attention {
             q,
             k,

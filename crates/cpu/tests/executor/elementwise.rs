@@ -148,17 +148,25 @@ fn updates() {
         let mut case = Case::new(live(0));
         let param = case.weight(dtype, 211, 173);
         let [grad, m] = [(); 2].map(|()| case.fixed(211, 173));
+        let (part_m, part_v) = (case.fixed(1, 300), case.fixed(1, 300));
+        case.set(part_v, Data::Positive);
         let v = case.buffer(DType::F32, (211, 173), Axis::Fixed, Data::Positive);
         let scalars = vec![3e-4, 0.9, 0.999, 1e-8, 0.01, 0.271, 0.002_997, 0.731];
         let hyper = case.buffer(DType::F32, (1, 8), Axis::Fixed, Data::Floats(scalars));
-        case.check(AdamW { param, grad, m, v, hyper, decay });
+        let whole = AdamW { param, grad, m, v, hyper, decay, slice: 0..211 * 173 };
+        case.check(AdamW { m: part_m, v: part_v, slice: 1_008..1_308, ..whole.clone() });
+        case.check(whole);
     }
 }
 
 #[test]
 fn gradient_norm() {
     let mut case = Case::new(live(0));
-    let grads = vec![case.fixed(1, 1), case.fixed(700, 600), case.fixed(3, 17)];
-    let out = case.fixed(1, 1);
-    case.check(SumSquares { grads, out });
+    let shapes = [(1, 1), (700, 600), (3, 17)];
+    let mut parts = shapes.map(|(rows, cols)| (case.fixed(rows, cols), 0..rows * cols)).to_vec();
+    let words = Data::Words(vec![0; EXACT_SUM_WORDS]);
+    let out = case.buffer(DType::U32, (1, EXACT_SUM_WORDS), Axis::Fixed, words);
+    case.check(SumSquares { parts: parts.clone(), out });
+    parts[1].1 = 17..300_001;
+    case.check(SumSquares { parts, out });
 }

@@ -104,6 +104,8 @@ fn a_whole_vocabulary_with_padding() {
         (DType::F32, Precision::F32),
         (DType::Bf16, Precision::F32),
         (DType::Bf16, Precision::Bf16),
+        (DType::F32, Precision::Bf16Tiles),
+        (DType::Bf16, Precision::Bf16Tiles),
     ] {
         for (rows, tokens, chunk) in [(1, 1, 64), (37, 33, 8), (37, 37, 5), (40, 39, 256)] {
             for (vocab, leaves) in [(1000, &[1, 2, 1, 3, 1][..]), (100, &[1]), (384, &[3])] {
@@ -139,7 +141,7 @@ fn shares_of_a_vocabulary() {
 #[test]
 fn chunks_change_nothing() {
     let shard = shard(0, 300, &[1, 1, 1]);
-    for precision in [Precision::F32, Precision::Bf16] {
+    for precision in [Precision::F32, Precision::Bf16, Precision::Bf16Tiles] {
         let mut head = Head::new(some_targets(50, 300), 47, DType::Bf16, shard.rows);
         for (settings, mut cpu) in executors(precision) {
             let mut first: [Option<Vec<Vec<u32>>>; 2] = [None, None];

@@ -9,7 +9,7 @@ use program::{Axis, BufferId, DType};
 
 use crate::support::{Case, Data, Rng, executors, live};
 
-const PRECISIONS: [Precision; 2] = [Precision::F32, Precision::Bf16];
+const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::Bf16Tiles];
 
 fn product(out: BufferId, leaves: Vec<Vec<Term>>) -> MatMul {
     MatMul { label: "test".into(), out, leaves, tail: vec![], alpha: 1.0, init: Init::Zero }

@@ -167,6 +167,8 @@ impl Case {
             picked: self.capacity(Axis::Picked),
             segments: self.capacity(Axis::Segments),
             all_segments: self.capacity(Axis::AllSegments),
+            blocks: self.capacity(Axis::Blocks),
+            micro_batches: 0,
         };
         let all = Frame::new(&self.program, &plan, &memory, whole);
         self.fill(&all);
@@ -191,6 +193,7 @@ impl Case {
         let reference = match precision {
             Precision::F32 => oracle::Precision::F32,
             Precision::Bf16 => oracle::Precision::Bf16,
+            Precision::Bf16Tiles => oracle::Precision::Bf16Tiles,
         };
         let expected = self.run(&op, &mut Oracle::new(reference));
         for (settings, mut cpu) in executors(precision) {
@@ -238,5 +241,5 @@ pub(crate) fn executors(precision: Precision) -> Vec<(Settings, Cpu)> {
 
 /// Live rows: `tokens` of both token axes.
 pub(crate) fn live(tokens: usize) -> Live {
-    Live { tokens, all_tokens: tokens, picked: 0, segments: 0, all_segments: 0 }
+    Live { tokens, all_tokens: tokens, ..Live::default() }
 }

@@ -15,6 +15,11 @@ use program::{DType, Op, Program, Rank, Topology};
 pub(crate) enum Profile {
     F32,
     Bf16,
+    Bf16Tiles,
+}
+
+impl Profile {
+    pub(crate) const ALL: [Profile; 3] = [Profile::F32, Profile::Bf16, Profile::Bf16Tiles];
 }
 
 /// What is part of a result's identity: a change of it may change bits.
@@ -35,13 +40,15 @@ pub(crate) enum Model {
 }
 
 /// Golden cases: every two of model, storage and profile are met together.
-pub(crate) fn cases() -> [Case; 4] {
+pub(crate) fn cases() -> [Case; 6] {
     let case = |model, weights, profile| Case { model: Model::Golden(model), weights, profile };
     [
         case("qwen3", DType::F32, Profile::F32),
         case("qwen3", DType::Bf16, Profile::Bf16),
         case("llama", DType::F32, Profile::Bf16),
         case("llama", DType::Bf16, Profile::F32),
+        case("qwen3", DType::F32, Profile::Bf16Tiles),
+        case("llama", DType::Bf16, Profile::Bf16Tiles),
     ]
 }
 
@@ -67,12 +74,19 @@ impl Way {
 
     pub(crate) fn executor(self, profile: Profile) -> Box<dyn Executor> {
         match (self, profile) {
-            (Way::Oracle, Profile::F32) => Box::new(oracle::Oracle::new(oracle::Precision::F32)),
-            (Way::Oracle, Profile::Bf16) => Box::new(oracle::Oracle::new(oracle::Precision::Bf16)),
+            (Way::Oracle, profile) => {
+                let precision = match profile {
+                    Profile::F32 => oracle::Precision::F32,
+                    Profile::Bf16 => oracle::Precision::Bf16,
+                    Profile::Bf16Tiles => oracle::Precision::Bf16Tiles,
+                };
+                Box::new(oracle::Oracle::new(precision))
+            }
             (Way::Cpu(isa, threads), profile) => {
                 let precision = match profile {
                     Profile::F32 => cpu::Precision::F32,
                     Profile::Bf16 => cpu::Precision::Bf16,
+                    Profile::Bf16Tiles => cpu::Precision::Bf16Tiles,
                 };
                 let settings = cpu::Settings { threads, precision, isa: Some(isa) };
                 Box::new(cpu::Cpu::new(settings).unwrap())

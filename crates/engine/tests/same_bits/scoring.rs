@@ -81,7 +81,7 @@ fn alone_packed_reordered_and_in_larger_programs() {
 
 #[test]
 fn over_more_than_one_span_of_keys() {
-    for profile in [Profile::F32, Profile::Bf16] {
+    for profile in Profile::ALL {
         let case = Case { model: Model::Long, weights: DType::F32, profile };
         let samples = case.samples();
         let alone = alone(case, &samples);
@@ -99,7 +99,11 @@ fn over_more_than_one_span_of_keys() {
 fn another_profile_or_storage_has_other_bits() {
     let case = cases()[0];
     let samples = case.samples();
-    let others = [Case { profile: Profile::Bf16, ..case }, Case { weights: DType::Bf16, ..case }];
+    let others = [
+        Case { profile: Profile::Bf16, ..case },
+        Case { profile: Profile::Bf16Tiles, ..case },
+        Case { weights: DType::Bf16, ..case },
+    ];
     let ours = alone(case, &samples);
     for case in others {
         assert_ne!(ours, alone(case, &samples), "{case:?}");

@@ -2,10 +2,11 @@
 
 mod columns;
 mod rows;
+mod slices;
 mod tree_sum;
 
+use crate::contribution::{Contribution, Rows};
 use crate::error::FabricError;
-use crate::meeting::Contribution;
 use arena::Frame;
 use program::ops::{Collective, CollectiveKind};
 use std::sync::Arc;
@@ -21,8 +22,8 @@ pub(crate) struct Exchanged<'a> {
 
 impl Exchanged<'_> {
     /// Requires a rank's contribution to have a shape.
-    fn expect(&self, rank: usize, rows: usize, cols: usize) -> Result<&Contribution, FabricError> {
-        let given = &self.all[rank];
+    fn expect(&self, rank: usize, rows: usize, cols: usize) -> Result<&Rows, FabricError> {
+        let given = self.all[rank].rows(self.operation, rank)?;
         if (given.rows, given.cols) == (rows, cols) {
             return Ok(given);
         }
@@ -45,12 +46,17 @@ impl Exchanged<'_> {
 /// Ranks that an operation was made for, where it says so.
 pub(crate) fn lowered_for(kind: &CollectiveKind) -> Option<usize> {
     match kind {
-        CollectiveKind::TreeSum { .. } | CollectiveKind::GatherTokens => None,
+        CollectiveKind::TreeSum { .. }
+        | CollectiveKind::GatherTokens
+        | CollectiveKind::ExactSum => None,
         CollectiveKind::OwnerRows { bounds, .. } => Some(bounds.len().saturating_sub(1)),
         CollectiveKind::ExchangeColumns { ranges } | CollectiveKind::GatherColumns { ranges } => {
             Some(ranges.len())
         }
         CollectiveKind::Collect { outs } => Some(outs.len()),
+        CollectiveKind::StepSum { ranges } | CollectiveKind::GatherSlices { ranges } => {
+            Some(ranges.len())
+        }
     }
 }
 
@@ -78,5 +84,12 @@ pub(crate) fn write(
             columns::gather_columns(ranges, op.out, frame, round)
         }
         CollectiveKind::Collect { outs } => rows::collect(outs, frame, round),
+        CollectiveKind::StepSum { ranges } => {
+            slices::step_sum(&ranges[round.place], op.out, frame, round)
+        }
+        CollectiveKind::GatherSlices { ranges } => {
+            slices::gather_slices(ranges, op.out, frame, round)
+        }
+        CollectiveKind::ExactSum => slices::exact_sum(op.out, frame, round),
     }
 }

@@ -15,9 +15,9 @@ pub(super) fn owner_rows(
     round: &Exchanged<'_>,
 ) -> Result<u64, FabricError> {
     let (rows, cols) = (frame.rows(out), frame.cols(out));
-    for rank in 0..round.all.len() {
-        round.expect(rank, rows, cols)?;
-    }
+    let given = (0..round.all.len())
+        .map(|rank| round.expect(rank, rows, cols))
+        .collect::<Result<Vec<_>, _>>()?;
     let mut values = Vec::with_capacity(rows * cols);
     let mut bytes = 0;
     for (row, &id) in ids.iter().enumerate() {
@@ -27,7 +27,7 @@ pub(super) fn owner_rows(
             let rows = bounds.last().copied().unwrap_or(0);
             return Err(FabricError::NoOwner { operation: round.operation.into(), row, id, rows });
         };
-        values.extend_from_slice(round.all[owner].row(row));
+        values.extend_from_slice(given[owner].row(row));
         bytes += round.bytes(owner, cols);
     }
     frame.store_f32(out, &values);

@@ -4,4 +4,6 @@ mod columns;
 mod failures;
 mod rig;
 mod rows;
+mod slices;
 mod tree_sum;
+mod world;

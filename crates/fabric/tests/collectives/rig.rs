@@ -34,6 +34,11 @@ impl Rig {
         Rig { live: Live { tokens, all_tokens, ..Live::default() }, ..Rig::default() }
     }
 
+    pub(crate) fn micro_batches(mut self, count: usize) -> Rig {
+        self.live.micro_batches = count;
+        self
+    }
+
     fn push(&mut self, buffer: Buffer, contents: Contents) -> BufferId {
         self.buffers.push(buffer);
         self.contents.push(contents);
@@ -71,7 +76,8 @@ impl Rig {
             params: vec![],
             caches: vec![],
             hyper: None,
-            grad_norm: None,
+            grad_squares: None,
+            page_share: program::store::PageShare { cp: 1, interleave: 1 },
             topology: Topology::single(),
             rank: Rank::FIRST,
         };

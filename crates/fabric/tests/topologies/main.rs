@@ -66,9 +66,14 @@ fn three_key_value_heads_tied_words_and_biases() {
 }
 
 #[test]
-fn the_bf16_profile_has_its_own_bits_and_keeps_them_too() {
-    let settings = Settings { precision: Precision::Bf16, ..TRAINED_HEAD };
-    for graph in [qwen3(Training::Full), uneven(Training::Full)] {
+fn the_bf16_profiles_have_their_own_bits_and_keep_them_too() {
+    for (precision, graph) in [
+        (Precision::Bf16, qwen3(Training::Full)),
+        (Precision::Bf16, uneven(Training::Full)),
+        (Precision::Bf16Tiles, qwen3(Training::Full)),
+        (Precision::Bf16Tiles, uneven(Training::Full)),
+    ] {
+        let settings = Settings { precision, ..TRAINED_HEAD };
         assert_topologies(&graph, settings, &[(2, 1), (8, 1), (1, 2), (1, 3), (2, 2)]);
         let of = |settings| train(&graph, topology(1, 1), &batch(), settings).logp;
         assert_ne!(of(settings), of(SETTINGS), "the profiles differ");

@@ -155,7 +155,12 @@ fn run_rank(
     settings: Settings,
 ) -> Result<Share, String> {
     let rank = member.rank();
-    let store = Store::new(graph, topology, rank, StoreOptions { accumulation: 1, cache_rows: 0 });
+    let store = Store::new(
+        graph,
+        topology,
+        rank,
+        StoreOptions { accumulation: 1, ..StoreOptions::default() },
+    );
     let options = Options {
         mode: Mode::Train { coef_known: settings.coef_known },
         tokens: batch.capacity,
@@ -227,7 +232,7 @@ fn run_operations(
 ) -> Result<(), String> {
     let mut oracle = Oracle::new(precision);
     for (index, op) in program.ops.iter().enumerate() {
-        member.entering(format!("{} (operation {index})", op.name()));
+        member.entering(&format!("{} (operation {index})", op.name()));
         match op {
             Op::Collective(op) => {
                 member.collective(op, frame).map_err(|error| error.to_string())?;

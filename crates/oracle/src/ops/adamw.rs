@@ -2,7 +2,7 @@
 
 use arena::Frame;
 use canon::exact::SumOfSquares;
-use program::ops::{AdamW, SumSquares};
+use program::ops::{AdamW, SumSquares, exact_sum_to_u32};
 
 /// See [`AdamW`] for the order; a stated product of three factors is taken from the left.
 pub(crate) fn adamw(op: &AdamW, frame: &Frame<'_>) {
@@ -11,29 +11,31 @@ pub(crate) fn adamw(op: &AdamW, frame: &Frame<'_>) {
         unreachable!("the optimizer's scalars are a row of 8")
     };
     let grad = frame.load_f32(op.grad);
+    let grad = &grad[op.slice.clone()];
     let (mut param, mut m, mut v) =
         (frame.load_f32(op.param), frame.load_f32(op.m), frame.load_f32(op.v));
     for (i, &grad) in grad.iter().enumerate() {
         let g = grad * grad_scale;
         m[i] = beta1.mul_add(m[i], (1.0 - beta1) * g);
         v[i] = beta2.mul_add(v[i], (1.0 - beta2) * (g * g));
-        let mut p = param[i];
+        let at = op.slice.start + i;
+        let mut p = param[at];
         if op.decay {
             p -= (lr * weight_decay) * p;
         }
         let step = lr * (m[i] / bias1);
-        param[i] = p - step / ((v[i] / bias2).sqrt() + eps);
+        param[at] = p - step / ((v[i] / bias2).sqrt() + eps);
     }
     frame.store_f32(op.param, &param);
     frame.store_f32(op.m, &m);
     frame.store_f32(op.v, &v);
 }
 
-/// The exact sum of squares over every gradient, its square root, one rounding.
+/// The exact sum of squares over every part of a gradient.
 pub(crate) fn sum_squares(op: &SumSquares, frame: &Frame<'_>) {
     let mut sum = SumOfSquares::new();
-    for &grad in &op.grads {
-        sum.add(&frame.load_f32(grad));
+    for (grad, range) in &op.parts {
+        sum.add(&frame.load_f32(*grad)[range.clone()]);
     }
-    frame.store_f32(op.out, &[sum.norm()]);
+    frame.store_u32(op.out, &exact_sum_to_u32(&sum));
 }

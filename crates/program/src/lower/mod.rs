@@ -13,8 +13,8 @@ mod linear;
 mod optimizer;
 mod parallel;
 
-pub use io::Io;
-pub use optimizer::{accumulate, optimizer, resident};
+pub use io::{Io, Placed};
+pub use optimizer::{accumulate, accumulation_ranges, optimizer, resident};
 
 use crate::buffer::{Axis, Buffer, BufferId, DType, Kind};
 use crate::graph::{Graph, Node, ParamId, ValueId};
@@ -39,6 +39,8 @@ pub enum Mode {
     Generate {
         /// Most rows that may be picked.
         picked: usize,
+        /// Most entries of the block table.
+        blocks: usize,
     },
 }
 

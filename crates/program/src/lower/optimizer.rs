@@ -3,8 +3,10 @@
 use super::{Io, Program};
 use crate::graph::Graph;
 use crate::op::Op;
-use crate::ops::{AdamW, Add, Copy, SumSquares};
-use crate::store::{Store, TrainState};
+use crate::ops::{AdamW, Add, Collective, CollectiveKind, Copy, Group, SumSquares};
+use crate::store::{Store, TrainState, slice_of};
+use crate::topology::Rank;
+use std::ops::Range;
 
 fn program(name: &'static str, store: &Store, ops: Vec<Op>, forward_ops: usize) -> Program {
     Program {
@@ -28,15 +30,31 @@ pub fn resident(store: &Store) -> Program {
     program("resident", store, Vec::new(), 0)
 }
 
-/// The gradient norm, then the update: run the first `forward_ops` operations, read the norm, write the scalars, run the
-/// rest.
+/// The gradient norm, then the update: run the first `forward_ops` operations, read the sum of squares, write the
+/// scalars, run the rest.
+///
+/// Over ranks: data ranks finish the tree over micro-batches, each for the slice that it updates; every slice counts
+/// once in the sum of squares; updated slices are gathered.
 pub fn optimizer(graph: &Graph, store: &Store) -> Program {
-    let out = store.grad_norm.expect("a store made for training has a place for the norm");
+    let out = store.grad_squares.expect("a store made for training has a place for the norm");
     let hyper = store.hyper.expect("a store made for training has a place for scalars");
-    let grads = states(store).map(|s| s.grad).collect();
-    let mut ops = vec![Op::from(SumSquares { grads, out })];
+    let topology = &store.topology;
+    let mut ops: Vec<Op> = Vec::new();
+    if topology.dp > 1 {
+        ops.extend(states(store).map(|state| step_sum(store, state)));
+    }
+    let counted = states(store).filter(|s| s.counted && !s.slice.is_empty());
+    let parts = counted.map(|s| (s.grad, s.slice.clone())).collect();
+    ops.push(SumSquares { parts, out }.into());
+    if topology.ranks() > 1 {
+        ops.push(
+            Collective { group: Group::All, kind: CollectiveKind::ExactSum, x: out, out }.into(),
+        );
+    }
+    let norm_ops = ops.len();
     for (param, slot) in graph.params.iter().zip(&store.params) {
-        if let Some(state) = &slot.state {
+        let Some(state) = &slot.state else { continue };
+        if !state.slice.is_empty() {
             ops.push(
                 AdamW {
                     param: slot.value,
@@ -45,33 +63,77 @@ pub fn optimizer(graph: &Graph, store: &Store) -> Program {
                     v: state.v,
                     hyper,
                     decay: param.decay,
+                    slice: state.slice.clone(),
                 }
                 .into(),
             );
         }
+        if topology.cp * topology.dp > 1 {
+            let buffer = store.buffer(slot.value);
+            let kind = CollectiveKind::GatherSlices {
+                ranges: slices(store, buffer.rows * buffer.cols, Group::Replicas),
+            };
+            let (group, x) = (Group::Replicas, slot.value);
+            ops.push(Collective { group, kind, x, out: x }.into());
+        }
     }
-    program("optimizer", store, ops, 1)
+    program("optimizer", store, ops, norm_ops)
 }
 
-/// What follows micro-batch `index` of `total`: the mid-split tree over micro-batches, evaluated as they come.
+/// The rest of the tree over micro-batches, for the slice that this rank updates.
+fn step_sum(store: &Store, state: &TrainState) -> Op {
+    let buffer = store.buffer(state.grad);
+    let ranges = slices(store, buffer.rows * buffer.cols, Group::Data);
+    let kind = CollectiveKind::StepSum { ranges };
+    Collective { group: Group::Data, kind, x: state.grad, out: state.grad }.into()
+}
+
+/// Slices of `len` elements that the ranks of this rank's group update, in the group's order.
+fn slices(store: &Store, len: usize, group: Group) -> Vec<Range<usize>> {
+    let topology = &store.topology;
+    let members = (0..topology.ranks()).map(|index| Rank::of(index, topology));
+    members
+        .filter(|&rank| group.first(rank, topology) == group.first(store.rank, topology))
+        .map(|rank| slice_of(len, topology, rank))
+        .collect()
+}
+
+/// What follows each micro-batch of a step: the mid-split tree over micro-batches, evaluated as they come. One program for
+/// every step; [`accumulation_ranges`] says which of its operations follow a micro-batch.
 ///
-/// After the last one the gradient buffers hold the tree's value.
-pub fn accumulate(store: &Store, index: usize, total: usize) -> Program {
-    assert!(index < total, "a micro-batch of the step");
-    let (merges, depth) = merges(index, total);
-    let mut ops = Vec::new();
-    for state in states(store) {
-        for i in 0..merges {
-            ops.push(
-                Add { a: state.partials[depth - 1 - i], b: state.grad, out: state.grad }.into(),
-            );
-        }
-        if index + 1 < total {
-            ops.push(Copy { x: state.grad, out: state.partials[depth - merges] }.into());
-        }
+/// For each level of partial sums: `grad = partial + grad`; then for each level: `partial = grad`.
+pub fn accumulate(store: &Store) -> Program {
+    let levels = levels(store);
+    let mut ops: Vec<Op> = Vec::new();
+    for level in 0..levels {
+        ops.extend(states(store).map(|state| {
+            Op::from(Add { a: state.partials[level], b: state.grad, out: state.grad })
+        }));
+    }
+    for level in 0..levels {
+        ops.extend(states(store).map(|s| Op::from(Copy { x: s.grad, out: s.partials[level] })));
     }
     let count = ops.len();
     program("accumulate", store, ops, count)
+}
+
+fn levels(store: &Store) -> usize {
+    states(store).map(|state| state.partials.len()).next().unwrap_or(0)
+}
+
+/// Operations of [`accumulate`] that follow micro-batch `index` of the `total` that this rank runs, in order.
+///
+/// After the last one the gradient buffers hold the tree's value.
+pub fn accumulation_ranges(store: &Store, index: usize, total: usize) -> Vec<Range<usize>> {
+    assert!(index < total, "a micro-batch of the step");
+    let (merges, depth) = merges(index, total);
+    let (levels, params) = (levels(store), states(store).count());
+    let range = |block: usize| block * params..(block + 1) * params;
+    let mut ranges: Vec<Range<usize>> = (0..merges).map(|i| range(depth - 1 - i)).collect();
+    if index + 1 < total {
+        ranges.push(range(levels + depth - merges));
+    }
+    ranges
 }
 
 /// Merges that follow leaf `index`, and how many partial sums wait when it comes.

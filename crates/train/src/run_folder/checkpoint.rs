@@ -191,7 +191,7 @@ impl State {
             let read = |name: &str| self.read(name, elements);
             let (value, m, v) = (read(&value)?, read(&m)?, read(&v)?);
             engine.write_param(id, &value);
-            let written = engine.write_moments(id, &m, &v);
+            let written = engine.write_whole_moments(id, &m, &v);
             written.map_err(|error: EngineError| self.wrong(error.to_string()))?;
         }
         Ok(())

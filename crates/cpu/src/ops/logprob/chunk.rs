@@ -8,15 +8,17 @@ use program::{BufferId, Program};
 
 use super::INACTIVE;
 use crate::bounds::Bounds;
-use crate::context::{Context, Shared};
+use crate::context::{Arithmetic, Context, Shared};
 use crate::matmul::{Elems, Init, MAX_TERMS, Operand, OutView, Product, Shape, Term, matmul};
 use crate::ops::{exhausted, refused};
 use crate::workspace::{Workspace, bytes_of};
 
-/// Rows of a chunk: as asked, at most the capacity, and even, so that the pairs in
-/// which profile `cpu-bf16` chains tokens are the same at every chunk size.
-fn chunk_rows(asked: usize, capacity: usize) -> usize {
-    (asked.min(capacity.next_multiple_of(2)) & !1).max(2)
+/// Rows of a chunk: as asked, at most the capacity, and whole pairs or runs, so that
+/// those in which the bf16 profiles chain tokens are the same at every chunk size.
+fn chunk_rows(asked: usize, capacity: usize, arithmetic: Arithmetic) -> usize {
+    let whole = arithmetic.padded(1).next_multiple_of(2);
+    let most = asked.min(capacity.next_multiple_of(whole));
+    (most / whole * whole).max(whole)
 }
 
 /// Which gradients are wanted.
@@ -86,16 +88,17 @@ pub(super) fn bytes(
     bounds: &Bounds,
 ) -> usize {
     let (tokens, hidden) = (program.buffer(x).rows, program.buffer(x).cols);
-    let chunk = chunk_rows(chunk, tokens);
+    let arithmetic = bounds.arithmetic();
+    let chunk = chunk_rows(chunk, tokens, arithmetic);
     let rows_of_x = if want.dx { 2 } else { 1 } * bytes_of::<f32>(chunk * hidden);
-    let mut products = bounds.any_m(Shape { m: chunk, n: shard.rows, k: hidden, leaves: 1 });
+    let shape = |m, n, k, leaves| Shape { arithmetic, m, n, k, leaves };
+    let mut products = bounds.any_m(shape(chunk, shard.rows, hidden, 1));
     if want.dx {
         let leaves = shard.leaves.len();
-        products = products.max(bounds.any_m(Shape { m: chunk, n: hidden, k: shard.rows, leaves }));
+        products = products.max(bounds.any_m(shape(chunk, hidden, shard.rows, leaves)));
     }
     if want.dw {
-        let shape = Shape { m: shard.rows, n: hidden, k: chunk, leaves: 1 };
-        products = products.max(bounds.any_k(shape));
+        products = products.max(bounds.any_k(shape(shard.rows, hidden, chunk, 1)));
     }
     bytes_of::<u32>(tokens) + rows_of_x + bytes_of::<f32>(chunk * shard.rows) + products
 }
@@ -123,15 +126,15 @@ pub(super) fn active_rows<'a>(
 }
 
 impl<'a> Work<'a> {
-    /// Takes the workspace for chunks of `chunk` of `tokens` live rows.
+    /// Takes the workspace for chunks of `chunk` of `tokens` live rows in an arithmetic.
     pub(super) fn take(
         head: &Head<'_>,
-        chunk: usize,
+        (chunk, arithmetic): (usize, Arithmetic),
         tokens: usize,
         want: Want,
         mut workspace: Workspace<'a>,
     ) -> Result<Self, ExecError> {
-        let chunk = chunk_rows(chunk, tokens);
+        let chunk = chunk_rows(chunk, tokens, arithmetic);
         let mut take = |count| workspace.take(count).map_err(exhausted(head.op));
         let x = take(chunk * head.hidden)?;
         let dx = take(if want.dx { chunk * head.hidden } else { 0 })?;

@@ -79,7 +79,8 @@ pub(crate) fn log_prob(
     let want = Want { dx: grad.is_some(), ..Want::default() };
     let mut workspace = workspace(frame);
     let active = active_rows(NAME, targets, op.shard.vocab, &mut workspace)?;
-    let mut work = Work::take(&head, op.chunk, targets.len(), want, workspace)?;
+    let mut work =
+        Work::take(&head, (op.chunk, context.arithmetic()), targets.len(), want, workspace)?;
     clear_inactive(logp, 1, targets);
     if let Some(lse) = lse {
         clear_inactive(lse, 1, targets);
@@ -119,7 +120,13 @@ pub(crate) fn log_prob_stats(
     let stats = source(frame, op.stats, targets.len() * 3);
     let mut workspace = workspace(frame);
     let active = active_rows(NAME, targets, op.shard.vocab, &mut workspace)?;
-    let mut work = Work::take(&head, op.chunk, targets.len(), Want::default(), workspace)?;
+    let mut work = Work::take(
+        &head,
+        (op.chunk, context.arithmetic()),
+        targets.len(),
+        Want::default(),
+        workspace,
+    )?;
     for (t, _) in targets.iter().enumerate().filter(|&(_, &target)| target == INACTIVE) {
         // SAFETY: the buffer has a row for every target.
         unsafe { stats.get().add(3 * t).cast::<[f32; 3]>().write(NO_LOGITS) };
@@ -152,7 +159,8 @@ pub(crate) fn log_prob_backward(
     let want = Want { dx: op.dx.is_some(), dw: op.dw.is_some() };
     let mut workspace = workspace(frame);
     let active = active_rows(NAME, targets, op.shard.vocab, &mut workspace)?;
-    let mut work = Work::take(&head, op.chunk, targets.len(), want, workspace)?;
+    let mut work =
+        Work::take(&head, (op.chunk, context.arithmetic()), targets.len(), want, workspace)?;
     if let Some(dx) = dx {
         clear_inactive(dx, head.hidden, targets);
     }

@@ -1,0 +1,135 @@
+//! Whole parameters, gradients and moments, from the shares and slices of ranks and back to them.
+
+use crate::error::EngineError;
+use crate::exchange::{floats_of_bytes, floats_to_bytes};
+use crate::run::Engine;
+use program::buffer::Live;
+use program::graph::{Param, Split};
+use program::ops::Group;
+use program::store::{local_shape, slice_of};
+use program::{ParamId, Rank, Topology};
+use std::ops::Range;
+
+/// What of a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Its value.
+    Value,
+    /// The gradient of the step, as [`Engine::update`] left it: summed over micro-batches, not scaled.
+    Gradient,
+    /// The first moment.
+    FirstMoment,
+    /// The second moment.
+    SecondMoment,
+}
+
+impl Part {
+    fn name(self) -> &'static str {
+        match self {
+            Part::Value => "value",
+            Part::Gradient => "gradient",
+            Part::FirstMoment => "first moment",
+            Part::SecondMoment => "second moment",
+        }
+    }
+}
+
+/// Rows and columns of a parameter that a rank holds.
+fn share(param: &Param, topology: &Topology, rank: Rank) -> (Range<usize>, Range<usize>) {
+    match &param.split {
+        Split::Replicated => (0..param.padded_rows, 0..param.cols),
+        Split::Rows(cut) => (cut.owned(topology.tp, rank.tp), 0..param.cols),
+        Split::Cols(cut) => (0..param.padded_rows, cut.owned(topology.tp, rank.tp)),
+    }
+}
+
+/// The elements of a rank's share that it contributes to the whole: values come from the first replica, whole; what is
+/// sliced from each.
+fn contributed(param: &Param, topology: &Topology, rank: Rank, part: Part) -> Range<usize> {
+    let (rows, cols) = local_shape(param, topology, rank);
+    match part {
+        Part::Value if (rank.cp, rank.dp) == (0, 0) => 0..rows * cols,
+        Part::Value => 0..0,
+        _ => slice_of(rows * cols, topology, rank),
+    }
+}
+
+impl Engine<'_> {
+    /// A parameter's value, gradient or moment in whole, padding rows included, as f32; every rank has it. All ranks must
+    /// ask together. `None` for a gradient or moment of a parameter that is not trained.
+    ///
+    /// # Errors
+    /// Another rank failed or gathers something else.
+    pub fn gather_whole(&self, id: ParamId, part: Part) -> Result<Option<Vec<f32>>, EngineError> {
+        let store = &self.blueprint.store;
+        let (topology, param) = (&store.topology, self.graph.param_info(id));
+        let slot = store.slot(id);
+        let state = slot.state.as_ref();
+        let range = contributed(param, topology, store.rank, part);
+        let source = match part {
+            Part::Value => Some((slot.value, range)),
+            Part::Gradient => state.map(|s| (s.grad, range)),
+            // Moments hold the slice and nothing else.
+            Part::FirstMoment => state.map(|s| (s.m, 0..range.len())),
+            Part::SecondMoment => state.map(|s| (s.v, 0..range.len())),
+        };
+        let Some((buffer, range)) = source else { return Ok(None) };
+        let frame = self.frame(&self.blueprint.resident, Live::default());
+        let mine = frame.load_f32_range(buffer, range);
+        if topology.ranks() == 1 {
+            return Ok(Some(mine));
+        }
+        let what = format!("the {} of {}", part.name(), param.name);
+        let all = self.all_gather(Group::All, &what, &floats_to_bytes(&mine))?;
+        let mut whole = vec![0f32; param.padded_rows * param.cols];
+        for (index, bytes) in all.iter().enumerate() {
+            let rank = Rank::of(index, topology);
+            let (rows, cols) = share(param, topology, rank);
+            let range = contributed(param, topology, rank, part);
+            for (at, value) in range.zip(floats_of_bytes(bytes)) {
+                let (row, col) = (rows.start + at / cols.len(), cols.start + at % cols.len());
+                whole[row * param.cols + col] = value;
+            }
+        }
+        Ok(Some(whole))
+    }
+
+    /// This rank's share of a parameter's whole value, given with or without its padding rows, which are zero.
+    fn share_of_whole(&self, id: ParamId, whole: &[f32]) -> Vec<f32> {
+        let param = self.graph.param_info(id);
+        let (rows, cols) = share(param, &self.blueprint.store.topology, self.blueprint.store.rank);
+        let mut mine = Vec::with_capacity(rows.len() * cols.len());
+        for row in rows {
+            match whole.get(row * param.cols..(row + 1) * param.cols) {
+                Some(row) => mine.extend_from_slice(&row[cols.clone()]),
+                None => mine.resize(mine.len() + cols.len(), 0.0),
+            }
+        }
+        mine
+    }
+
+    /// Writes this rank's share of a parameter's whole value.
+    pub fn write_whole(&mut self, id: ParamId, whole: &[f32]) {
+        let mine = self.share_of_whole(id, whole);
+        self.write_param(id, &mine);
+    }
+
+    /// Writes this rank's slices of a trained parameter's whole moments.
+    ///
+    /// # Errors
+    /// A parameter that is not trained.
+    pub fn write_whole_moments(
+        &mut self,
+        id: ParamId,
+        m: &[f32],
+        v: &[f32],
+    ) -> Result<(), EngineError> {
+        let (m, v) = (self.share_of_whole(id, m), self.share_of_whole(id, v));
+        let state = self.blueprint.store.slot(id).state.as_ref();
+        let state = state.ok_or(EngineError::NotPlanned("training this parameter"))?;
+        let frame = self.frame(&self.blueprint.resident, Live::default());
+        frame.store_f32(state.m, &m[state.slice.clone()]);
+        frame.store_f32(state.v, &v[state.slice.clone()]);
+        Ok(())
+    }
+}
