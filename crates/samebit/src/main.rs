@@ -34,6 +34,16 @@ enum Command {
     Plan(commands::plan::Args),
     /// Fine-tune a model (LoRA or full)
     Train(Box<commands::train::Args>),
+    /// Show a run: how it stands, its seal, settings, gates, memory, kernels, identity
+    Show(commands::show::Args),
+    /// Say what differs between two runs, and from which step on
+    Diff(commands::diff::Args),
+    /// Add a note beside a run's record: what falls, what survives
+    Annotate(commands::annotate::Args),
+    /// List the runs under a folder
+    Runs(commands::runs::Args),
+    /// List the runs that are under way, or whose process died
+    Ps(commands::runs::PsArgs),
     /// Merge an adapter into its base, as a Hugging Face checkpoint
     Merge(commands::merge::Args),
     /// Token log-probs and perplexity of a text, a chat sample, or ids
@@ -53,6 +63,11 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Plan(args) => commands::plan::run(args),
         Command::Train(args) => commands::train::run(*args),
+        Command::Show(args) => commands::show::run(args),
+        Command::Diff(args) => commands::diff::run(args),
+        Command::Annotate(args) => commands::annotate::run(args),
+        Command::Runs(args) => commands::runs::run(args),
+        Command::Ps(args) => commands::runs::ps(args),
         Command::Merge(args) => commands::merge::run(args),
         Command::Score(args) => commands::score::run(args),
         Command::Generate(args) => commands::generate::run(args),

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use engine::Job;
 use serde::Serialize;
 use std::path::PathBuf;
-use train::{Outcome, Requested, Run, Settings, StepEvent};
+use train::{Outcome, Requested, Settings, StepEvent};
 
 /// Arguments of `samebit train`.
 #[derive(clap::Args)]
@@ -58,14 +58,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let extra: Vec<(&str, &[u8])> =
         companions.iter().map(|(n, bytes)| (n.as_str(), bytes.as_slice())).collect();
     let mut bar = Bar::new(args.json)?;
-    let mut run = Run {
-        engine: &mut engine,
-        checkpoint: &tuning.model.checkpoint,
-        dataset: &tuning.dataset,
-        requested: &tuning.requested,
-        resolved: &tuning.resolved,
-        extra_files: &extra,
-    };
+    let mut run = tuning.run(&mut engine, &extra);
     let outcome = if args.resume { run.resume(&mut bar)? } else { run.start(&mut bar)? };
     let (product, checkpoint) = match outcome {
         Outcome::Finished { product } => (Some(product), None),

@@ -14,7 +14,8 @@ use serde_json::json;
 use tempfile::TempDir;
 use text::Tokenizer;
 use train::{
-    Facts, Flow, Observer, Outcome, Requested, Resolved, Run, Settings, StepEvent, TrainError,
+    EvalEvent, Facts, Flow, Observer, Outcome, Requested, Resolved, Run, Settings, StepEvent,
+    Surroundings, TrainError,
 };
 
 /// The longest text that the made-up tokenizer is asked for, characters.
@@ -29,6 +30,12 @@ pub(crate) struct Fixture {
     pub(crate) folder: TempDir,
     pub(crate) checkpoint: Checkpoint,
     pub(crate) dataset: Dataset,
+    pub(crate) evaluation: Option<Dataset>,
+}
+
+/// What the tests run in.
+pub(crate) fn surroundings() -> Surroundings {
+    Surroundings { git: record::Git::NoRepository, ..Surroundings::current().unwrap() }
 }
 
 impl Fixture {
@@ -46,7 +53,7 @@ impl Fixture {
         let folder = tempfile::tempdir().unwrap();
         let checkpoint = Checkpoint::open(&model_folder(model)).unwrap();
         let dataset = encode(folder.path(), lines, checkpoint.config().vocab_size);
-        Fixture { folder, checkpoint, dataset }
+        Fixture { folder, checkpoint, dataset, evaluation: None }
     }
 
     pub(crate) fn out(&self, name: &str) -> PathBuf {
@@ -55,10 +62,14 @@ impl Fixture {
 
     /// Settings of a run into `out`: 8 steps of up to 3 micro-batches, with `more` TOML.
     pub(crate) fn requested(&self, out: &str, more: &str) -> Requested {
-        let lr = if more.contains("lr =") { "" } else { "lr = 1e-2\n" };
+        // TOML takes a key once.
+        let defaults = ["lr = 1e-2\n", "micro_sequences = 3\n", "max_steps = 8\n"];
+        let key = |line: &str| line[..line.find('=').unwrap()].to_owned();
+        let defaults: String =
+            defaults.into_iter().filter(|line| !more.contains(&key(line))).collect();
         let toml = format!(
-            "model = \"golden\"\ndata = [\"data.jsonl\"]\nout = {:?}\nmicro_tokens = 24\nmicro_sequences = 3\n\
-             accumulation = 3\nmax_steps = 8\nsave_every = 3\nseed = 7\n{lr}{more}",
+            "model = \"golden\"\ndata = [\"data.jsonl\"]\nout = {:?}\nmicro_tokens = 24\n\
+             accumulation = 3\nsave_every = 3\nseed = 7\n{defaults}{more}",
             self.out(out)
         );
         let path = Path::new("run.toml");
@@ -74,7 +85,8 @@ impl Fixture {
         let graph =
             families::build(self.checkpoint.config(), &resolved.build_options()).unwrap().graph;
         let keep = Keep::uniform(Level::All);
-        let job = Job { train: Some(resolved.train_shape(keep)), ..Job::default() };
+        let train = Some(resolved.train_shape(keep));
+        let job = Job { train, score: resolved.score_shape(), ..Job::default() };
         let blueprint = Blueprint::new(&graph, Topology::single(), Rank::FIRST, job, &|_, _| 0);
         let executor = Box::new(Oracle::new(Precision::F32));
         let mut engine = Engine::new(graph, blueprint, executor).unwrap();
@@ -90,15 +102,43 @@ impl Fixture {
         resume: bool,
         observer: &mut Watch,
     ) -> Result<Outcome, TrainError> {
+        self.run_in(&surroundings(), out, more, resume, |_| (), observer)
+    }
+
+    /// The error of a run on weights that `spoil` changes, and the steps that it told of.
+    pub(crate) fn failed(
+        &self,
+        out: &str,
+        more: &str,
+        spoil: impl Fn(&mut Engine<'_>),
+    ) -> (TrainError, usize) {
+        let mut watch = Watch::default();
+        let ended = self.run_in(&surroundings(), out, more, false, spoil, &mut watch);
+        (ended.unwrap_err(), watch.events.len())
+    }
+
+    /// [`Fixture::run`] in other surroundings, on weights that `spoil` changes.
+    pub(crate) fn run_in(
+        &self,
+        surroundings: &Surroundings,
+        out: &str,
+        more: &str,
+        resume: bool,
+        spoil: impl Fn(&mut Engine<'_>),
+        observer: &mut Watch,
+    ) -> Result<Outcome, TrainError> {
         let requested = self.requested(out, more);
         let resolved = self.resolved(&requested);
         let mut engine = self.engine(&resolved);
+        spoil(&mut engine);
         let mut run = Run {
             engine: &mut engine,
             checkpoint: &self.checkpoint,
             dataset: &self.dataset,
+            evaluation: self.evaluation.as_ref(),
             requested: &requested,
             resolved: &resolved,
+            surroundings,
             extra_files: &[("note.txt", b"kept")],
         };
         if resume { run.resume(observer) } else { run.start(observer) }
@@ -106,7 +146,7 @@ impl Fixture {
 
     /// The lines of a run's log, without times.
     pub(crate) fn steps(&self, out: &str) -> Vec<StepEvent> {
-        let text = std::fs::read_to_string(self.out(out).join(train::STEPS_FILE)).unwrap();
+        let text = std::fs::read_to_string(self.out(out).join(record::STEPS_FILE)).unwrap();
         text.lines()
             .map(|line| StepEvent { seconds: 0.0, ..serde_json::from_str(line).unwrap() })
             .collect()
@@ -150,6 +190,7 @@ pub(crate) struct Watch {
     pub(crate) events: Vec<StepEvent>,
     pub(crate) micro_batches: usize,
     pub(crate) saved: Vec<PathBuf>,
+    pub(crate) evaluated: Vec<EvalEvent>,
 }
 
 impl Watch {
@@ -170,6 +211,10 @@ impl Observer for Watch {
     fn step(&mut self, event: &StepEvent) -> Flow {
         self.events.push(event.clone());
         if self.stop_after == Some(event.step) { Flow::Stop } else { Flow::Continue }
+    }
+
+    fn evaluated(&mut self, event: &EvalEvent) {
+        self.evaluated.push(EvalEvent { seconds: 0.0, ..event.clone() });
     }
 
     fn saved(&mut self, checkpoint: &Path) {
