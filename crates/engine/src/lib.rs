@@ -30,7 +30,7 @@ pub use candidates::log_prob;
 pub use canon::policy::Kept;
 pub use error::EngineError;
 pub use exchange::Exchange;
-pub use fit::{Fitter, Largest, StepShape, Workspace};
+pub use fit::{Fit, Fitter, Largest, StepShape, Workspace};
 pub use generate::{Advance, Row};
 pub use kernels::KernelUse;
 pub use optimizer::{Hyper, UpdateReport};

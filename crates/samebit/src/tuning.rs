@@ -8,7 +8,7 @@ use crate::output::{Table, duration, thousands};
 use crate::progress;
 use anyhow::{Context, Result, bail};
 use data::{Dataset, Encoder};
-use engine::{Blueprint, Engine, Fitter, Job};
+use engine::{Blueprint, Engine, Fit, Fitter, Job};
 use indicatif::ProgressBar;
 use program::keep::{Keep, Level};
 use program::ledger::Bytes;
@@ -102,7 +102,7 @@ fn plan(
     let workspace = device.workspace();
     let fitter = Fitter::new(graph, Topology::single(), Rank::FIRST, &job, &workspace);
     let limit = resolved.memory.as_ref().map_or(usize::MAX, |m| m.value.0);
-    let Some(keep) = fitter.fastest(shape.step(), limit) else {
+    let Some(Fit { keep, .. }) = fitter.fastest(shape.step(), limit) else {
         let least = fitter.ledger(shape.step(), Keep::uniform(Level::Input));
         let largest = fitter.largest(shape.tokens, true, limit);
         bail!(
