@@ -27,6 +27,8 @@ impl Engine<'_> {
             tokens: batch.tokens(),
             segments: batch.sequences.len(),
             chunk: head_chunk(self.graph.vocab),
+            head: self.blueprint.job.head,
+            adapters: true,
             keep: keep.set(&self.graph),
         };
         let program = lower::lower(&self.graph, &self.blueprint.store, &options);

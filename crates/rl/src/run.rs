@@ -248,7 +248,7 @@ impl Run<'_, '_> {
             match self.resolved.train.lora() {
                 Some(spec) => {
                     let base = &self.resolved.train.model.value;
-                    train::write_adapter(&product, trainer, &spec, base)
+                    train::write_adapter(&product, trainer, &spec, base, self.checkpoint)
                         .map_err(at(step, "writing the adapter"))?;
                 }
                 None => {

@@ -4,7 +4,7 @@ use crate::device::{self, Compute, Device};
 use crate::infer;
 use crate::model::Model;
 use anyhow::{Context, Result, bail};
-use engine::{Blueprint, Engine, Fitter, GenerateShape, Job};
+use engine::{Blueprint, Engine, Fit, Fitter, GenerateShape, Job};
 use fabric::{Seat, World};
 use program::keep::{Keep, Level};
 use program::ledger::Bytes;
@@ -128,7 +128,7 @@ impl Learning {
             Fitter::new(&self.graph, self.resolved.training(), Rank::FIRST, &trainer, &workspace);
         let Some(mut shape) = trainer.train else { unreachable!("the job trains") };
         let each = limit.saturating_sub(rolled) / ranks;
-        let Some(keep) = fitter.fastest(shape.step(), each) else {
+        let Some(Fit { keep, .. }) = fitter.fastest(shape.step(), each) else {
             let least = fitter.ledger(shape.step(), Keep::uniform(Level::Input));
             bail!(
                 "micro-batches of {} tokens do not fit: with every layer recomputed they need {} on each of {ranks} ranks \

@@ -1,14 +1,14 @@
 //! `samebit`: fine-tune, score and run open language models, planned to the byte.
 
-mod checks;
 mod base;
+mod checks;
 mod commands;
 mod completion;
 mod device;
 mod evaluate;
 mod infer;
-mod merge_check;
 mod learning;
+mod merge_check;
 mod model;
 mod output;
 mod plan;
