@@ -1,5 +1,6 @@
 //! Text to token ids and back.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
@@ -231,6 +232,12 @@ impl Tokenizer {
     /// Whether an id is a special token's.
     pub fn is_special(&self, id: u32) -> bool {
         self.special_ids.binary_search(&id).is_ok()
+    }
+
+    /// Tokens that are matched whole in text, by id, and whether each is special.
+    pub(crate) fn added_tokens(&self) -> HashMap<u32, bool> {
+        let added = self.inner.get_added_tokens_decoder();
+        added.into_iter().map(|(id, token)| (id, token.special)).collect()
     }
 
     /// The texts of all special tokens, sorted.
