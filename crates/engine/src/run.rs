@@ -112,6 +112,11 @@ impl<'r> Engine<'r> {
         self.memory.ledger()
     }
 
+    /// Scratch bytes that the executor's kernel of an operation needs.
+    pub(crate) fn workspace_bytes(&self, op: &Op, program: &Program) -> usize {
+        self.executor.workspace_bytes(op, program)
+    }
+
     /// Refuses a program that needs a block which sleeps.
     pub(crate) fn check_awake(&self, compiled: &Compiled) -> Result<(), EngineError> {
         check_awake(&self.memory, compiled)

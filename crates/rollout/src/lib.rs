@@ -12,7 +12,6 @@
 
 mod error;
 mod fingerprint;
-mod log_prob;
 mod pages;
 mod request;
 mod scheduler;

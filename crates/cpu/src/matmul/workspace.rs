@@ -8,6 +8,7 @@ use super::pieces::stack_slots;
 use super::words::RUN_WORDS;
 use crate::context::Arithmetic;
 use crate::scratch;
+use crate::tiles::SIDE;
 
 /// Longest `k` that is packed whole.
 const WHOLE_K_MAX: usize = 3072;
@@ -180,7 +181,7 @@ impl Split {
     fn a_words(&self) -> usize {
         // A panel is packed, or for few rows all of A.
         let panels = A_PANELS * (TILE_ROWS_MAX * self.k_block + SLACK);
-        let few = SKINNY_ROWS_MAX * self.k;
+        let few = if self.has_tiles() { SIDE } else { SKINNY_ROWS_MAX } * self.k;
         let left = if self.has_tiles() { LEFT_ROWS * self.k_block } else { 0 };
         panels.max(few).max(left) + SLACK
     }

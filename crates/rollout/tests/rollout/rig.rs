@@ -87,7 +87,7 @@ pub(crate) fn bytes(stream: u64, count: usize) -> Vec<u32> {
 pub(crate) fn request(sample: u64, prompt: Vec<u32>, max_tokens: usize) -> Request {
     let sampling = Sampling { temperature: 1.0, top_p: 0.95, seed: 17, ..Sampling::default() };
     let stops = Stops { ids: vec![END, 10, 200], texts: vec![] };
-    Request { sample, prompt, max_tokens, sampling, stops }
+    Request { sample, prompt, max_tokens, sampling, stops, policy: false }
 }
 
 /// Prompts of many lengths; four samples of one of them, and three that begin alike.
