@@ -193,13 +193,19 @@ pub fn heaviest_rank(graph: &Graph, topology: Topology) -> Rank {
     ranks.max_by_key(|rank| (elements(rank), std::cmp::Reverse(rank.tp))).unwrap_or(Rank::FIRST)
 }
 
-/// Rows and columns of a rank's share of a parameter.
-pub fn local_shape(param: &Param, topology: &Topology, rank: Rank) -> (usize, usize) {
+/// Rows and columns of a whole parameter, padding included, that a rank holds.
+pub fn share(param: &Param, topology: &Topology, rank: Rank) -> (Range<usize>, Range<usize>) {
     match &param.split {
-        Split::Replicated => (param.padded_rows, param.cols),
-        Split::Rows(cut) => (cut.owned(topology.tp, rank.tp).len(), param.cols),
-        Split::Cols(cut) => (param.padded_rows, cut.owned(topology.tp, rank.tp).len()),
+        Split::Replicated => (0..param.padded_rows, 0..param.cols),
+        Split::Rows(cut) => (cut.owned(topology.tp, rank.tp), 0..param.cols),
+        Split::Cols(cut) => (0..param.padded_rows, cut.owned(topology.tp, rank.tp)),
     }
+}
+
+/// How many rows and columns a rank's [`share`] of a parameter has.
+pub fn local_shape(param: &Param, topology: &Topology, rank: Rank) -> (usize, usize) {
+    let (rows, cols) = share(param, topology, rank);
+    (rows.len(), cols.len())
 }
 
 /// Elements of each slice are a multiple of this, but for the last: a cache line of floats.
@@ -239,4 +245,26 @@ fn first_with_share(param: &Param, topology: &Topology, rank: Rank) -> bool {
 /// Partial sums that the mid-split tree over `leaves` gradients needs beside the current one.
 pub fn tree_depth(leaves: usize) -> usize {
     canon::tree::partials(leaves).saturating_sub(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_page_has_a_place_of_its_own_on_one_context_rank() {
+        for (cp, interleave, pages) in [(1, 1, 9), (2, 1, 8), (2, 3, 17), (4, 2, 5), (3, 4, 40)] {
+            let share = PageShare { cp, interleave };
+            let places: HashSet<(usize, usize)> =
+                (0..pages).map(|page| (share.owner(page), share.local(page))).collect();
+            assert_eq!(places.len(), pages, "cp {cp} interleave {interleave}");
+            for (owner, local) in places {
+                assert!(owner < cp && local < share.capacity(pages));
+            }
+        }
+        let share = PageShare { cp: 2, interleave: 2 };
+        assert_eq!([0, 1, 2, 3, 4].map(|page| share.owner(page)), [0, 0, 1, 1, 0]);
+        assert_eq!((share.local(4), share.capacity(5)), (2, 4));
+    }
 }

@@ -1,12 +1,12 @@
 //! One request under way.
 
 use crate::error::RolloutError;
-use crate::log_prob::log_prob;
 use crate::pages::{Beginning, Pages};
 use crate::request::{Completion, Ending, Event, Request, Stops, Ticket};
 use crate::stop_text::StopText;
-use engine::Sampler;
+use engine::{Choice, Sampler};
 use program::ops::PAGE;
+use std::ops::Range;
 use text::{StreamDecoder, Tokenizer};
 
 /// A sequence: its tokens, and what the cache holds of them.
@@ -21,6 +21,8 @@ pub(crate) struct Sequence<'t> {
     end_ids: Vec<u32>,
     sampler: Sampler,
     logprobs: Vec<f32>,
+    /// Kept where the request asks.
+    choices: Option<Vec<Choice>>,
     stream: Option<StreamDecoder<'t>>,
     stop: StopText,
     text: String,
@@ -30,7 +32,8 @@ pub(crate) struct Sequence<'t> {
     pub(crate) pages: Vec<u32>,
     /// What its full pages are known as.
     beginning: Beginning,
-    shared: usize,
+    /// Tokens of adopted pages so far.
+    pub(crate) shared: usize,
     evictions: usize,
 }
 
@@ -41,7 +44,8 @@ impl<'t> Sequence<'t> {
         limit: usize,
         tokenizer: Option<&'t Tokenizer>,
     ) -> Result<Self, RolloutError> {
-        let Request { sample, prompt, sampling, stops: Stops { ids, texts }, .. } = request;
+        let Request { sample, prompt, sampling, stops, policy, .. } = request;
+        let Stops { ids, texts } = stops;
         let mut sampler = Sampler::new(sampling, sample).map_err(RolloutError::Settings)?;
         sampler.observe(&prompt);
         Ok(Sequence {
@@ -53,6 +57,7 @@ impl<'t> Sequence<'t> {
             end_ids: ids,
             sampler,
             logprobs: Vec::new(),
+            choices: policy.then(Vec::new),
             stream: tokenizer.map(|tokenizer| tokenizer.stream(true)),
             stop: StopText::new(texts),
             text: String::new(),
@@ -74,16 +79,17 @@ impl<'t> Sequence<'t> {
         self.tokens.len() >= self.limit
     }
 
-    /// Takes known pages that hold its next tokens, but for the last token, which must run.
-    pub(crate) fn adopt(&mut self, pages: &mut Pages) {
+    /// Takes known pages that hold its next tokens, but for the last token, which must run; tells how many tokens.
+    pub(crate) fn adopt(&mut self, pages: &mut Pages) -> usize {
+        let before = self.cached;
         while self.cached.is_multiple_of(PAGE) && self.cached + PAGE < self.tokens.len() {
             let next = &self.tokens[self.cached..self.cached + PAGE];
-            let Some((page, beginning)) = pages.find(self.beginning, next) else { return };
+            let Some((page, beginning)) = pages.find(self.beginning, next) else { break };
             self.pages.push(page);
             self.beginning = beginning;
             self.cached += PAGE;
-            self.shared += PAGE;
         }
+        self.cached - before
     }
 
     /// Pages that it needs beside its own for `count` more tokens.
@@ -119,15 +125,21 @@ impl<'t> Sequence<'t> {
     pub(crate) fn choose(
         &mut self,
         logits: &[f32],
-        width: usize,
+        leaves: &[Range<usize>],
     ) -> Result<(Event, Option<Ending>), RolloutError> {
         let ticket = self.ticket;
         let position = self.tokens.len() as u64;
-        let id = self
-            .sampler
-            .choose(logits, position)
-            .map_err(|source| RolloutError::Sampling { ticket, source })?;
-        let logprob = log_prob(logits, id, width);
+        let failed = |source| RolloutError::Sampling { ticket, source };
+        let id = match &mut self.choices {
+            None => self.sampler.choose(logits, position).map_err(failed)?,
+            Some(choices) => {
+                let choice =
+                    self.sampler.choose_scored(logits, position, leaves).map_err(failed)?;
+                choices.push(choice);
+                choice.token
+            }
+        };
+        let logprob = engine::log_prob(logits, id, leaves);
         self.tokens.push(id);
         self.logprobs.push(logprob);
         let (text, ending) = if self.end_ids.contains(&id) {
@@ -173,6 +185,7 @@ impl<'t> Sequence<'t> {
             text: self.text,
             ids: self.tokens.split_off(self.prompt),
             logprobs: self.logprobs,
+            choices: self.choices.unwrap_or_default(),
             ending,
             prompt_tokens: self.prompt,
             shared_tokens: self.shared,

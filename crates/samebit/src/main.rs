@@ -1,11 +1,13 @@
 //! `samebit`: fine-tune, score and run open language models, planned to the byte.
 
 mod base;
+mod checks;
 mod commands;
 mod completion;
 mod device;
 mod evaluate;
 mod infer;
+mod learning;
 mod merge_check;
 mod model;
 mod output;
@@ -37,6 +39,12 @@ enum Command {
     Plan(commands::plan::Args),
     /// Fine-tune a model (LoRA or full)
     Train(Box<commands::train::Args>),
+    /// Make the checks before a run, in seconds; takes what `train` takes
+    Check(Box<commands::train::Args>),
+    /// Reinforcement learning: GRPO and its kin on graded completions, DPO on pairs
+    Rl(Box<commands::rl::Args>),
+    /// Compute a stored step of reinforcement learning again and compare it to the byte
+    Replay(commands::replay::Args),
     /// Show a run: how it stands, its seal, settings, gates, memory, kernels, identity
     Show(commands::show::Args),
     /// Say what differs between two runs, and from which step on
@@ -68,6 +76,9 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Plan(args) => commands::plan::run(args),
         Command::Train(args) => commands::train::run(*args),
+        Command::Check(args) => commands::check::run(*args),
+        Command::Rl(args) => commands::rl::run(*args),
+        Command::Replay(args) => commands::replay::run(args),
         Command::Show(args) => commands::show::run(args),
         Command::Diff(args) => commands::diff::run(args),
         Command::Annotate(args) => commands::annotate::run(args),

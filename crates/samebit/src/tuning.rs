@@ -1,5 +1,6 @@
 //! A fine-tuning run from its settings: data, plan, engine, loop, report.
 
+use crate::checks;
 use crate::device::{self, Compute, Device};
 use crate::infer;
 use crate::model::{self, Model, Source};
@@ -7,7 +8,7 @@ use crate::output::{Table, duration, thousands};
 use crate::progress;
 use anyhow::{Context, Result, bail};
 use data::{Dataset, Encoder};
-use engine::{Blueprint, Engine, Fitter, Job};
+use engine::{Blueprint, Engine, Fit, Fitter, Job};
 use indicatif::ProgressBar;
 use program::keep::{Keep, Level};
 use program::ledger::Bytes;
@@ -101,7 +102,7 @@ fn plan(
     let workspace = device.workspace();
     let fitter = Fitter::new(graph, Topology::single(), Rank::FIRST, &job, &workspace);
     let limit = resolved.memory.as_ref().map_or(usize::MAX, |m| m.value.0);
-    let Some(keep) = fitter.fastest(shape.step(), limit) else {
+    let Some(Fit { keep, .. }) = fitter.fastest(shape.step(), limit) else {
         let least = fitter.ledger(shape.step(), Keep::uniform(Level::Input));
         let largest = fitter.largest(shape.tokens, true, limit);
         bail!(
@@ -157,6 +158,18 @@ impl Tuning {
         let mut engine = Engine::new(self.graph.clone(), self.blueprint.clone(), executor)?;
         infer::load(&mut engine, &self.model, quiet)?;
         Ok(engine)
+    }
+
+    /// Makes the checks before a run, keeps them for its record, and refuses where one failed.
+    pub(crate) fn check(
+        &mut self,
+        engine: &mut Engine<'_>,
+        options: checks::Options,
+    ) -> Result<()> {
+        let checks = checks::run(self, engine, options)?;
+        checks::refuse_failed(&checks)?;
+        self.surroundings.checks = checks;
+        Ok(())
     }
 
     /// The run of an engine of [`Tuning::engine`]; `extra_files` go beside the weights of a tuned model.

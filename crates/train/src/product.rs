@@ -22,8 +22,11 @@ pub(crate) fn path(folder: &Path, lora: bool) -> PathBuf {
     folder.join(if lora { ADAPTER } else { MODEL })
 }
 
-/// Writes the adapter, which names the weights that it was trained on.
-pub(crate) fn adapter(
+/// Writes the adapter as a PEFT folder, which names the weights that it was trained on.
+///
+/// # Errors
+/// Whatever writing gives.
+pub fn adapter(
     folder: &Path,
     engine: &Engine<'_>,
     spec: &LoraSpec,
@@ -68,7 +71,10 @@ fn target_modules(graph: &Graph) -> Vec<String> {
 }
 
 /// Writes the tuned model as a Hugging Face checkpoint in f32, the type in which it was trained.
-pub(crate) fn model(
+///
+/// # Errors
+/// Whatever writing gives.
+pub fn model(
     folder: &Path,
     engine: &Engine<'_>,
     checkpoint: &Checkpoint,

@@ -135,7 +135,7 @@ fn train(args: &Args, device: &Device) -> Result<Rates> {
     let limit = args.running.memory.memory.map_or(usize::MAX, |m| m.0);
     let keep = {
         let fitter = Fitter::new(&graph, Topology::single(), Rank::FIRST, &job, &workspace);
-        fitter.fastest(shape(Keep::uniform(Level::All)).step(), limit)
+        fitter.fastest(shape(Keep::uniform(Level::All)).step(), limit).map(|fit| fit.keep)
     };
     let Some(keep) = keep else { bail!("nothing fits the lease of {}", Bytes(limit)) };
     job.train = Some(shape(keep));

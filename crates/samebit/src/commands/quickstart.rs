@@ -1,5 +1,6 @@
 //! `samebit quickstart`: the main job in one command, on a shipped task.
 
+use crate::checks;
 use crate::device;
 use crate::evaluate::{self, Answer, Item};
 use crate::model::{self, Source};
@@ -85,7 +86,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let length = evaluate::longest(&items, ANSWER_TOKENS);
     let generate = GenerateShape::full(SEQUENCES, length, PASS_TOKENS);
     let job = Job { generate: Some(generate), ..Job::default() };
-    let tuning = tuning::prepare(requested, &args.source, job, quiet)?;
+    let mut tuning = tuning::prepare(requested, &args.source, job, quiet)?;
     if !quiet {
         print_plan(&tuning)?;
     }
@@ -102,6 +103,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
         "asking the base",
     )?;
     say!(quiet, "base:  {} of {} held-out requests exact", exact(&base), base.len());
+    // Who tries samebit for the first time may well have changed something; the record keeps the patch.
+    tuning.check(&mut engine, checks::Options { allow_dirty: true, smoke: false })?;
     let mut bar = Bar::new(quiet)?;
     let mut run = tuning.run(&mut engine, &[]);
     let product = match run.start(&mut bar)? {

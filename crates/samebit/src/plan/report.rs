@@ -3,7 +3,7 @@
 use crate::device::Device;
 use crate::serving::{self, Server, Serving};
 use anyhow::{Result, bail};
-use engine::{Fitter, Job, StepShape, TrainShape, head_chunk};
+use engine::{Fit, Fitter, Job, StepShape, TrainShape, head_chunk};
 use families::{BuildOptions, PatternMatch, Train};
 use formats::ModelConfig;
 use program::cost::{self, Sequences};
@@ -139,12 +139,14 @@ pub(crate) fn plan(
     let rank = heaviest_rank(graph, request.topology);
     let fitter = Fitter::new(graph, request.topology, rank, &job, &workspace);
     let limit = request.lease.unwrap_or(usize::MAX);
-    let Some(keep) = fitter.fastest(shape, limit) else {
+    let Some(fit) = fitter.fastest(shape, limit) else {
         bail!(refusal(&fitter, shape, request, limit));
     };
-    let program = fitter.program(shape, keep);
-    let ledger = fitter.ledger_of(&program);
-    let table = if request.table { table(&fitter, request, device, limit) } else { Vec::new() };
+    let table = match request.table {
+        true => table(&fitter, request, device, limit, (shape, &fit)),
+        false => Vec::new(),
+    };
+    let Fit { keep, program, ledger } = fit;
     let report = PlanReport {
         model: model.into(),
         architecture: config.architecture.to_string(),
@@ -252,25 +254,39 @@ fn replicated(config: &ModelConfig, topology: &Topology) -> Vec<String> {
     )]
 }
 
-fn table(fitter: &Fitter<'_>, request: &Request, device: &Device, limit: usize) -> Vec<Cell> {
+/// A row a shape; `known` is the step of one of them.
+fn table(
+    fitter: &Fitter<'_>,
+    request: &Request,
+    device: &Device,
+    limit: usize,
+    known: (StepShape, &Fit),
+) -> Vec<Cell> {
     let mut cells = Vec::new();
-    // Shapes of equal tokens differ by their segment tables alone, so they share one search.
-    let mut found: BTreeMap<usize, Option<Keep>> = BTreeMap::new();
+    // Micro-batches of equal tokens are one step: only their attention costs otherwise.
+    let mut found: BTreeMap<StepShape, (bool, Fit)> = BTreeMap::new();
     for sequence in [request.sequence / 2, request.sequence, request.sequence * 2] {
         for micro_batch in [1, 2, 4, 8] {
             let shape = step_shape(micro_batch, sequence);
             if sequence == 0 || sequence > fitter.max_positions() {
                 continue;
             }
-            let keep = *found.entry(shape.tokens).or_insert_with(|| fitter.fastest(shape, limit));
-            let used = keep.unwrap_or(Keep::uniform(Level::Input));
-            let program = fitter.program(shape, used);
-            let seconds = device.rates().seconds(&program, Sequences { length: sequence });
+            let (fits, step) = if shape == known.0 {
+                (true, known.1)
+            } else {
+                let found =
+                    found.entry(shape).or_insert_with(|| match fitter.fastest(shape, limit) {
+                        Some(step) => (true, step),
+                        None => (false, fitter.step(shape, Keep::uniform(Level::Input))),
+                    });
+                (found.0, &found.1)
+            };
+            let seconds = device.rates().seconds(&step.program, Sequences { length: sequence });
             cells.push(Cell {
                 micro_batch,
                 sequence,
-                keep: keep.map(|k| k.to_string()),
-                bytes: fitter.ledger_of(&program).total(),
+                keep: fits.then(|| step.keep.to_string()),
+                bytes: step.ledger.total(),
                 tokens_per_s: shape.tokens as f64 / seconds,
             });
         }

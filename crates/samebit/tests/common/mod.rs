@@ -75,12 +75,15 @@ impl Ended {
 /// Runs `samebit` with two threads at most and a cache folder of its own.
 pub fn samebit<S: AsRef<OsStr>>(args: &[S]) -> Ended {
     let cache = tempfile::tempdir().unwrap();
-    ended(Command::new(env!("CARGO_BIN_EXE_samebit")).args(args).env("SAMEBIT_CACHE", cache.path()))
+    // Outside this repository: a run in a dirty one is refused.
+    let command = &mut Command::new(env!("CARGO_BIN_EXE_samebit"));
+    ended(command.args(args).env("SAMEBIT_CACHE", cache.path()).current_dir(cache.path()))
 }
 
 /// Runs `samebit` with the user's cache folder, where a downloaded model may be.
 pub fn samebit_with_cache<S: AsRef<OsStr>>(args: &[S]) -> Ended {
-    ended(Command::new(env!("CARGO_BIN_EXE_samebit")).args(args))
+    let command = &mut Command::new(env!("CARGO_BIN_EXE_samebit"));
+    ended(command.args(args).current_dir(std::env::temp_dir()))
 }
 
 /// Runs a command to its end.

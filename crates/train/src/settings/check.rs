@@ -81,8 +81,14 @@ impl Requested {
             "f32 in mode `full`: small updates are lost in bf16 weights",
         )
     }
+}
 
-    fn within(
+impl<S> Requested<S> {
+    /// Refuses a value that is not `good`.
+    ///
+    /// # Errors
+    /// [`SettingsError::OutOfRange`].
+    pub fn within(
         &self,
         key: &'static str,
         value: impl Display,
