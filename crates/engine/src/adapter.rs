@@ -3,7 +3,7 @@
 use crate::error::EngineError;
 use crate::run::Engine;
 use canon::random::{Numbers, Purpose};
-use formats::peft::{Adapter, AdapterConfig, Factors};
+use formats::peft::{Adapter, AdapterConfig, Factors, Origin};
 use program::ParamId;
 use std::collections::HashMap;
 use std::path::Path;
@@ -112,11 +112,17 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// Writes the adapter to a PEFT folder that must not exist, or be empty. One rank holds every parameter whole.
+    /// Writes the adapter to a PEFT folder that must not exist, or be empty, with what it was trained on. One rank holds
+    /// every parameter whole.
     ///
     /// # Errors
     /// Whatever writing gives.
-    pub fn save_adapter(&self, folder: &Path, config: &AdapterConfig) -> Result<(), EngineError> {
+    pub fn save_adapter(
+        &self,
+        folder: &Path,
+        config: &AdapterConfig,
+        origin: Option<&Origin>,
+    ) -> Result<(), EngineError> {
         let values: Vec<(Pair, Vec<f32>, Vec<f32>)> = self
             .pairs()
             .into_iter()
@@ -135,7 +141,7 @@ impl Engine<'_> {
                 b,
             })
             .collect();
-        formats::peft::write(folder, config, &factors)?;
+        formats::peft::write(folder, config, origin, &factors)?;
         Ok(())
     }
 }

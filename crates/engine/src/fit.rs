@@ -2,7 +2,7 @@
 
 use crate::blueprint::{Job, TrainShape, head_chunk};
 use program::keep::{self, Keep, Level};
-use program::lower::{self, Mode, Options, Program};
+use program::lower::{self, Head, Mode, Options, Program};
 use program::store::StoreOptions;
 use program::{Graph, Ledger, Op, Plan, Rank, Store, Topology};
 
@@ -15,6 +15,7 @@ pub struct Fitter<'a> {
     store: Store,
     /// What the job's other programs need (optimizer, generation, …).
     others: Ledger,
+    head: Head,
     workspace: &'a Workspace<'a>,
 }
 
@@ -63,7 +64,7 @@ impl<'a> Fitter<'a> {
         let store = Store::new(graph, topology, rank, options);
         let without = Job { train: None, ..*job };
         let others = crate::Blueprint::over(store.clone(), graph, without, workspace).ledger;
-        Fitter { graph, store, others, workspace }
+        Fitter { graph, store, others, head: job.head, workspace }
     }
 
     /// Positions that the model was made for.
@@ -78,6 +79,8 @@ impl<'a> Fitter<'a> {
             tokens: shape.tokens,
             segments: shape.segments,
             chunk: head_chunk(self.graph.vocab),
+            head: self.head,
+            adapters: true,
             keep: keep.set(self.graph),
         };
         lower::lower(self.graph, &self.store, &options)

@@ -1,5 +1,6 @@
 //! A fine-tuning run from its settings: data, plan, engine, loop, report.
 
+use crate::checks;
 use crate::device::{self, Compute, Device};
 use crate::infer;
 use crate::model::{self, Model, Source};
@@ -157,6 +158,18 @@ impl Tuning {
         let mut engine = Engine::new(self.graph.clone(), self.blueprint.clone(), executor)?;
         infer::load(&mut engine, &self.model, quiet)?;
         Ok(engine)
+    }
+
+    /// Makes the checks before a run, keeps them for its record, and refuses where one failed.
+    pub(crate) fn check(
+        &mut self,
+        engine: &mut Engine<'_>,
+        options: checks::Options,
+    ) -> Result<()> {
+        let checks = checks::run(self, engine, options)?;
+        checks::refuse_failed(&checks)?;
+        self.surroundings.checks = checks;
+        Ok(())
     }
 
     /// The run of an engine of [`Tuning::engine`]; `extra_files` go beside the weights of a tuned model.

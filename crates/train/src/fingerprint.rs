@@ -41,6 +41,8 @@ pub(crate) fn programs(engine: &Engine<'_>) -> String {
             tokens: shape.tokens,
             segments: shape.segments,
             chunk: engine::head_chunk(engine.graph.vocab),
+            head: blueprint.job.head,
+            adapters: true,
             keep: Vec::new(),
         };
         let program = lower(&engine.graph, &blueprint.store, &options);

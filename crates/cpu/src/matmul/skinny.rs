@@ -10,23 +10,19 @@
 //! thread; asking for what the blocks need in the order in which they need it, or 32
 //! rows at a time, stays at 10.
 //!
-//! So each thread has one range of rows, read from its start, and takes single steps
-//! from another's only when its own is done: no start in cold memory in the middle, and
-//! threads end within a step of each other.
+//! Who computes which rows is [`super::steps`].
 
 // Constant indices keep register tiles in registers.
 #![allow(clippy::needless_range_loop)]
 
-use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use super::Product;
 use super::pack::{Packing, block_units, doubled, is_whole, load_part, load_whole, pack, unit_of};
 use super::pieces::{Piece, Pieces};
+use super::steps::Steps;
 use super::task::Job;
 use super::tile::{begin, end};
 use super::words::Words;
-use super::workspace::{SKINNY_ROWS_MAX, SKINNY_STEP, TAKEN_AT};
+use super::workspace::SKINNY_ROWS_MAX;
 use crate::simd::{LANES, Vector};
 
 /// Bytes of a cache line.
@@ -37,81 +33,105 @@ pub(super) fn serves(product: &Product<'_>) -> bool {
     product.m <= SKINNY_ROWS_MAX && product.terms().all(|term| term.b.col_stride == 1)
 }
 
+/// Rows of A from `row` on that are multiplied together, of `rows` in all: as many sums as registers hold beside a block
+/// of B. The next ones find the rows of B in the first-level cache.
+fn group(row: usize, rows: usize) -> usize {
+    match rows - row {
+        left @ 0..=8 => left,
+        9..=15 => 8,
+        _ => 16,
+    }
+}
+
 /// Runs one task.
 ///
 /// # Safety
 /// As [`super::task::Job`]; [`serves`] holds.
 #[inline(always)]
 pub(super) unsafe fn run<V: Vector, W: Words>(job: &Job<'_, W>) {
-    macro_rules! rows {
-        ($($m:literal)*) => {
-            match job.product.m {
-                // SAFETY: as the caller's.
-                $($m => unsafe { task::<V, W, $m>(job) },)*
-                m => unreachable!("{m} rows are not few"),
-            }
-        };
-    }
-    rows!(1 2 3 4 5 6 7 8);
-}
-
-#[inline(always)]
-unsafe fn task<V: Vector, W: Words, const M: usize>(job: &Job<'_, W>) {
     let pieces = Pieces::of::<W>(job.product, 0, usize::MAX);
     let pieces = pieces.as_slice();
+    let units: usize = pieces.iter().map(|piece| piece.units).sum();
+    let rows = job.product.m;
     // SAFETY: the scratch memory was sized by the split.
     unsafe {
         let a = job.scratch.add(job.split.a_at());
         let held = job.scratch.cast::<[usize; 2]>();
         if held.read_unaligned() != [1, 0] {
             held.write_unaligned([1, 0]);
-            pack_a::<V, W, M>(pieces, a);
+            let mut row = 0;
+            while row < rows {
+                pack_a::<V, W>(pieces, (row, group(row, rows)), a.add(row * units));
+                row += group(row, rows);
+            }
         }
-        let state = job.scratch.add(job.split.state_at());
-        let ranges = job.split.skinny_ranges();
-        for turn in 0..ranges {
-            let range = (job.task + turn) % ranges;
-            let steps = job.split.skinny_range(range);
-            while let Some(taken) = take(job, range, &steps) {
-                let col = taken * SKINNY_STEP;
-                let (i, j) = ((0, M), (col, SKINNY_STEP.min(job.product.n - col)));
-                // What is left of another thread's range is not this one's to ask for.
-                let more = turn == 0 && taken + 1 < steps.end;
-                job.finish.preload::<V>(state, LANES, i, j);
-                step::<V, W, M>(pieces, a, j, more, state);
-                job.finish.store::<V>(state.add(M * LANES), LANES, i, j);
+        let mut steps = Steps::of(job);
+        while let Some((j, next)) = steps.take() {
+            let mut row = 0;
+            while row < rows {
+                let more = row == 0 && next;
+                strip::<V, W>(job, pieces, a.add(row * units), row, j, more);
+                row += group(row, rows);
             }
         }
     }
 }
 
-/// The next step of a range that nobody has taken.
+/// The outputs of a group of rows from `row` on and up to sixteen columns; `more` of these are to be asked for.
 #[inline(always)]
-unsafe fn take<W: Words>(job: &Job<'_, W>, range: usize, steps: &Range<usize>) -> Option<usize> {
-    // SAFETY: every range has a thread's part, whose header was cleared and whose word
-    // here is touched by this function only.
-    let taken = unsafe {
-        let part = job.parts.add(range * job.split.floats_per_thread());
-        AtomicU32::from_ptr(part.add(TAKEN_AT).cast())
-    };
-    let next = steps.start + taken.fetch_add(1, Ordering::Relaxed) as usize;
-    (next < steps.end).then_some(next)
+unsafe fn strip<V: Vector, W: Words>(
+    job: &Job<'_, W>,
+    pieces: &[Piece],
+    a: *const f32,
+    row: usize,
+    j: (usize, usize),
+    more: bool,
+) {
+    macro_rules! rows {
+        ($($m:literal)*) => {
+            match group(row, job.product.m) {
+                // SAFETY: as the caller's.
+                $($m => unsafe { outputs::<V, W, $m>(job, pieces, a, row, j, more) },)*
+                m => unreachable!("no group has {m} rows"),
+            }
+        };
+    }
+    rows!(1 2 3 4 5 6 7 8 16);
 }
 
 #[inline(always)]
-unsafe fn pack_a<V: Vector, W: Words, const M: usize>(pieces: &[Piece], to: *mut f32) {
+unsafe fn outputs<V: Vector, W: Words, const M: usize>(
+    job: &Job<'_, W>,
+    pieces: &[Piece],
+    a: *const f32,
+    row: usize,
+    j: (usize, usize),
+    more: bool,
+) {
+    // SAFETY: as the caller's.
+    unsafe {
+        let state = job.scratch.add(job.split.state_at());
+        job.finish.preload::<V>(state, LANES, (row, M), j);
+        step::<V, W, M>(pieces, a, j, more, state);
+        job.finish.store::<V>(state.add(M * LANES), LANES, (row, M), j);
+    }
+}
+
+/// A group of rows, unit by unit.
+#[inline(always)]
+unsafe fn pack_a<V: Vector, W: Words>(pieces: &[Piece], (row, rows): (usize, usize), to: *mut f32) {
     let mut at = 0;
     for p in pieces {
         let packing = Packing {
             source: p.a,
             k: p.k,
-            row: 0,
-            rows: M,
-            available: M,
+            row,
+            rows,
+            available: row + rows,
             unit: p.unit,
             units: p.units,
             at,
-            width: M,
+            width: rows,
             panel_stride: 0,
         };
         // SAFETY: as the caller's.

@@ -1,13 +1,15 @@
 //! `samebit train`: fine-tune a model.
 
+use crate::checks;
 use crate::device;
 use crate::model::Source;
 use crate::output;
-use crate::tuning::{self, Bar, MemoryReport};
-use anyhow::{Result, bail};
+use crate::tuning::{self, Bar, MemoryReport, Tuning};
+use anyhow::{Context, Result, bail};
 use engine::Job;
+use record::Record;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use train::{Outcome, Requested, Settings, StepEvent};
 
 /// Arguments of `samebit train`.
@@ -18,18 +20,78 @@ pub(crate) struct Args {
     config: Option<PathBuf>,
     #[command(flatten)]
     settings: Settings,
-    /// Go on from the newest checkpoint of the run in --out
-    #[arg(long)]
-    resume: bool,
+    /// Go on from the newest checkpoint of a run: RUN alone is enough, its record has the settings; without RUN, the one in
+    /// --out
+    #[arg(long, value_name = "RUN", num_args = 0..=1, default_missing_value = "")]
+    resume: Option<PathBuf>,
+    /// Resume although these changed: settings, or what the refusal names (data, template, binary, …)
+    #[arg(long, value_name = "WHAT,...", value_delimiter = ',', requires = "resume")]
+    allow_changed: Vec<String>,
+    /// Sign the finished run with the key in a file of 64 hexadecimal digits [default: $SAMEBIT_SIGN_KEY]
+    #[arg(long, value_name = "FILE")]
+    sign_key: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) checks: checks::Options,
     /// Print the JSON schema of the settings file and stop
     #[arg(long)]
     schema: bool,
     /// Machine-readable report
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
     #[command(flatten)]
     source: Source,
 }
+
+impl Args {
+    fn requested(&self) -> Result<Requested> {
+        match &self.resume {
+            Some(run) if !run.as_os_str().is_empty() => self.recorded(run),
+            _ => Ok(Requested::read(self.config.as_deref(), self.settings.clone())?),
+        }
+    }
+
+    /// The settings of a run's record; flags outrank them. Relative paths in them count from where the run was begun, so
+    /// that is where this process goes.
+    fn recorded(&self, run: &Path) -> Result<Requested> {
+        if self.config.is_some() || self.settings.out.is_some() {
+            bail!(
+                "--resume {} has the settings already: leave --config and --out out",
+                run.display()
+            );
+        }
+        let folder = std::path::absolute(run)?;
+        let record = Record::read(&folder)?;
+        let mut flags = self.settings.clone();
+        for path in [&mut flags.data, &mut flags.eval].into_iter().flatten().flatten() {
+            *path = std::path::absolute(&*path)?;
+        }
+        let recorded = train::requested(&record, folder.clone()).with_context(|| {
+            format!("{}: this version does not have its settings", folder.display())
+        })?;
+        let from = &record.directory;
+        std::env::set_current_dir(from).with_context(|| {
+            format!("{}: the run was begun there, and its paths count from there", from.display())
+        })?;
+        Ok(recorded.overridden(flags)?)
+    }
+}
+
+/// Settings, model, data and plan of a run, and what its record is to say.
+pub(crate) fn prepare(args: &Args) -> Result<Tuning> {
+    let mut tuning = tuning::prepare(args.requested()?, &args.source, Job::default(), args.json)?;
+    let from_environment = || std::env::var_os(SIGN_KEY).map(PathBuf::from);
+    let surroundings = &mut tuning.surroundings;
+    surroundings.allow_changed = args.allow_changed.clone();
+    surroundings.signing_key = args.sign_key.clone().or_else(from_environment);
+    if let Some(key) = &surroundings.signing_key {
+        // A key that cannot be read must not show after the last step.
+        record::read_signing_key(key)?;
+    }
+    Ok(tuning)
+}
+
+/// Environment variable with the file of the signing key.
+const SIGN_KEY: &str = "SAMEBIT_SIGN_KEY";
 
 /// The report.
 #[derive(Serialize)]
@@ -47,19 +109,19 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if args.schema {
         return output::report(true, &schemars::schema_for!(Settings), |_| String::new());
     }
-    let requested = Requested::read(args.config.as_deref(), args.settings)?;
-    let tuning = tuning::prepare(requested, &args.source, Job::default(), args.json)?;
+    let mut tuning = prepare(&args)?;
     if !args.json {
         eprint!("{}", tuning.summary()?);
     }
     let before = device::resident_bytes();
     let mut engine = tuning.engine(args.json)?;
+    tuning.check(&mut engine, args.checks)?;
     let companions = crate::commands::merge::companions(&tuning.model)?;
     let extra: Vec<(&str, &[u8])> =
         companions.iter().map(|(n, bytes)| (n.as_str(), bytes.as_slice())).collect();
     let mut bar = Bar::new(args.json)?;
     let mut run = tuning.run(&mut engine, &extra);
-    let outcome = if args.resume { run.resume(&mut bar)? } else { run.start(&mut bar)? };
+    let outcome = if args.resume.is_some() { run.resume(&mut bar)? } else { run.start(&mut bar)? };
     let (product, checkpoint) = match outcome {
         Outcome::Finished { product } => (Some(product), None),
         Outcome::Stopped { checkpoint, .. } => (None, Some(checkpoint)),

@@ -1,6 +1,7 @@
 //! The figures of a plan.
 
 use crate::device::Device;
+use crate::serving::{self, Server, Serving};
 use anyhow::{Result, bail};
 use engine::{Fit, Fitter, Job, StepShape, TrainShape, head_chunk};
 use families::{BuildOptions, PatternMatch, Train};
@@ -22,6 +23,8 @@ pub(crate) struct Request {
     /// Sequences in a logical micro-batch, and tokens of each.
     pub(crate) micro_batch: usize,
     pub(crate) sequence: usize,
+    /// The very shape of a run, where one is planned; the two above then describe it.
+    pub(crate) exact: Option<StepShape>,
     pub(crate) accumulation: usize,
     /// Bytes that the run may use.
     pub(crate) lease: Option<usize>,
@@ -29,6 +32,8 @@ pub(crate) struct Request {
     pub(crate) tokens: Option<u64>,
     /// Whether to fill the table over shapes.
     pub(crate) table: bool,
+    /// What is to serve the product.
+    pub(crate) server: Option<Server>,
 }
 
 /// A plan.
@@ -46,6 +51,8 @@ pub(crate) struct PlanReport {
     pub(crate) replicated: Vec<String>,
     pub(crate) micro_batch: usize,
     pub(crate) sequence: usize,
+    /// Tokens of a logical micro-batch.
+    pub(crate) micro_tokens: usize,
     pub(crate) accumulation: usize,
     pub(crate) lease_bytes: Option<usize>,
     pub(crate) keep: String,
@@ -54,6 +61,8 @@ pub(crate) struct PlanReport {
     pub(crate) table: Vec<Cell>,
     pub(crate) head: Head,
     pub(crate) work: Work,
+    /// With --serve-with.
+    pub(crate) serving: Option<Serving>,
 }
 
 /// What a target pattern matched.
@@ -115,7 +124,7 @@ pub(crate) fn plan(
     };
     let built = families::build(config, &options)?;
     let graph = &built.graph;
-    let shape = step_shape(request.micro_batch, request.sequence);
+    let shape = request.exact.unwrap_or_else(|| step_shape(request.micro_batch, request.sequence));
     let job = Job {
         train: Some(TrainShape {
             tokens: shape.tokens,
@@ -151,6 +160,7 @@ pub(crate) fn plan(
         replicated: replicated(config, &request.topology),
         micro_batch: request.micro_batch,
         sequence: request.sequence,
+        micro_tokens: shape.tokens,
         accumulation: request.accumulation,
         lease_bytes: request.lease,
         keep: keep.to_string(),
@@ -158,7 +168,11 @@ pub(crate) fn plan(
         ledger_total_bytes: ledger.total(),
         table,
         head: head(graph, shape),
-        work: work(graph, request, &program, device),
+        work: work(graph, request, shape.tokens, &program, device),
+        serving: request
+            .server
+            .map(|server| serving::serving(server, config, &request.train, &built.patterns))
+            .transpose()?,
     };
     Ok((report, program))
 }
@@ -173,9 +187,11 @@ fn step_shape(micro_batch: usize, sequence: usize) -> StepShape {
 fn refusal(fitter: &Fitter<'_>, shape: StepShape, request: &Request, limit: usize) -> String {
     let least: Ledger = fitter.ledger(shape, Keep::uniform(Level::Input));
     let mut text = format!(
-        "{} × {} tokens does not fit: with every layer recomputed it needs {} and the lease is {} ({least}",
-        request.micro_batch,
-        request.sequence,
+        "{} does not fit: with every layer recomputed it needs {} and the lease is {} ({least}",
+        match request.exact {
+            Some(shape) => format!("a micro-batch of {} tokens", shape.tokens),
+            None => format!("{} × {} tokens", request.micro_batch, request.sequence),
+        },
         Bytes(least.total()),
         Bytes(limit)
     );
@@ -287,7 +303,13 @@ fn head(graph: &Graph, shape: StepShape) -> Head {
     }
 }
 
-fn work(graph: &Graph, request: &Request, program: &Program, device: &Device) -> Work {
+fn work(
+    graph: &Graph,
+    request: &Request,
+    micro_tokens: usize,
+    program: &Program,
+    device: &Device,
+) -> Work {
     let full = request.train == Train::Full;
     // N counts what a token is multiplied by: matrices, the tied table once as the head; an untied input table is a
     // look-up.
@@ -303,7 +325,6 @@ fn work(graph: &Graph, request: &Request, program: &Program, device: &Device) ->
         .sum();
     let rule_flops = if full { 6.0 } else { 4.0 } * n as f64;
     let sequences = Sequences { length: request.sequence };
-    let micro_tokens = request.micro_batch * request.sequence;
     let cost = cost::of_program(program, sequences);
     let micro_s = device.rates().seconds(program, sequences);
     let step_tokens = micro_tokens * request.accumulation;
