@@ -2,6 +2,7 @@
 
 use crate::error::EngineError;
 use crate::run::Engine;
+use crate::whole::Part;
 use canon::random::{Numbers, Purpose};
 use formats::peft::{Adapter, AdapterConfig, Factors};
 use program::ParamId;
@@ -112,19 +113,23 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// Writes the adapter to a PEFT folder that must not exist, or be empty. One rank holds every parameter whole.
+    /// Writes the adapter to a PEFT folder that must not exist, or be empty. All ranks must save together; the first one
+    /// writes.
     ///
     /// # Errors
     /// Whatever writing gives.
     pub fn save_adapter(&self, folder: &Path, config: &AdapterConfig) -> Result<(), EngineError> {
-        let values: Vec<(Pair, Vec<f32>, Vec<f32>)> = self
-            .pairs()
-            .into_iter()
-            .map(|pair| {
-                let (a, b) = (self.read_param(pair.a), self.read_param(pair.b));
-                (pair, a, b)
-            })
-            .collect();
+        let mut values: Vec<(Pair, Vec<f32>, Vec<f32>)> = Vec::new();
+        for pair in self.pairs() {
+            let whole = |id| -> Result<_, EngineError> {
+                Ok(self.gather_whole(id, Part::Value)?.unwrap_or_default())
+            };
+            let (a, b) = (whole(pair.a)?, whole(pair.b)?);
+            values.push((pair, a, b));
+        }
+        if !self.leads() {
+            return Ok(());
+        }
         let factors: Vec<Factors<'_>> = values
             .iter()
             .map(|(pair, a, b)| Factors {

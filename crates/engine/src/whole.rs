@@ -23,6 +23,12 @@ pub enum Part {
     SecondMoment,
 }
 
+/// Every part, in the order of their numbers.
+const PARTS: [Part; 4] = [Part::Value, Part::Gradient, Part::FirstMoment, Part::SecondMoment];
+
+/// The exchange in which the first rank says what it wants next.
+const SERVED: &str = "the next part of the state";
+
 impl Part {
     fn name(self) -> &'static str {
         match self {
@@ -92,6 +98,81 @@ impl Engine<'_> {
             }
         }
         Ok(Some(whole))
+    }
+
+    /// Gives what [`Engine::gather_whole`] gives, in order; on one rank a tile at a time, with no copy of the whole. Nothing
+    /// for a gradient or moment of a parameter that is not trained.
+    ///
+    /// # Errors
+    /// The first error of `take`, or of the exchange.
+    pub fn visit_whole<E: From<EngineError>>(
+        &self,
+        id: ParamId,
+        part: Part,
+        mut take: impl FnMut(&[f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if self.blueprint.store.topology.ranks() > 1 {
+            return self.gather_whole(id, part)?.map_or(Ok(()), |whole| take(&whole));
+        }
+        let slot = self.blueprint.store.slot(id);
+        let buffer = match (part, &slot.state) {
+            (Part::Value, _) => slot.value,
+            (_, None) => return Ok(()),
+            (Part::Gradient, Some(state)) => state.grad,
+            (Part::FirstMoment, Some(state)) => state.m,
+            (Part::SecondMoment, Some(state)) => state.v,
+        };
+        self.visit(buffer, take)
+    }
+
+    /// [`Engine::visit_whole`] on the first rank alone, in an order that only it knows, while the others
+    /// [`Engine::serve_whole`]; [`Engine::end_serving`] must follow.
+    ///
+    /// # Errors
+    /// As [`Engine::visit_whole`].
+    pub fn visit_served<E: From<EngineError>>(
+        &self,
+        id: ParamId,
+        part: Part,
+        take: impl FnMut(&[f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.of_first(SERVED, 1 + u64::from(id.0) * PARTS.len() as u64 + part as u64)?;
+        self.visit_whole(id, part, take)
+    }
+
+    /// Gives the first rank what it asks for until it ends.
+    ///
+    /// # Errors
+    /// Another rank failed.
+    pub fn serve_whole(&self) -> Result<(), EngineError> {
+        let parts = PARTS.len() as u64;
+        while let Some(asked) = self.of_first(SERVED, 0)?.checked_sub(1) {
+            self.gather_whole(ParamId((asked / parts) as u32), PARTS[(asked % parts) as usize])?;
+        }
+        Ok(())
+    }
+
+    /// The first rank has what it wants.
+    ///
+    /// # Errors
+    /// Another rank failed.
+    pub fn end_serving(&self) -> Result<(), EngineError> {
+        self.of_first(SERVED, 0).map(|_| ())
+    }
+
+    /// A number that the first rank gives, on every rank. All ranks must ask together; the others' numbers do not count.
+    ///
+    /// # Errors
+    /// Another rank failed or asks something else.
+    pub fn of_first(&self, what: &str, mine: u64) -> Result<u64, EngineError> {
+        let all = self.all_gather(Group::All, what, &mine.to_le_bytes())?;
+        let first = all.first().and_then(|bytes| bytes.first_chunk::<8>());
+        Ok(first.map_or(mine, |bytes| u64::from_le_bytes(*bytes)))
+    }
+
+    /// Whether this is the first rank: the one that writes files and tells people.
+    pub fn leads(&self) -> bool {
+        self.blueprint.store.rank == Rank::FIRST
     }
 
     /// This rank's share of a parameter's whole value, given with or without its padding rows, which are zero.

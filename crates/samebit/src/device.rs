@@ -9,8 +9,8 @@ use program::cost::Rates;
 use program::ledger::Bytes;
 use program::{Ledger, Op, Program};
 use serde::{Deserialize, Serialize};
-use std::cell::OnceCell;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Instant;
 use train::Profile;
 
@@ -51,7 +51,7 @@ pub(crate) struct Device {
     pub(crate) profile: Profile,
     isa: Isa,
     planner: Cpu,
-    rates: OnceCell<Rates>,
+    rates: OnceLock<Rates>,
 }
 
 impl Device {
@@ -69,7 +69,7 @@ impl Device {
         let isa = Isa::detect()?;
         let settings = Settings { threads, precision: precision(compute.profile), isa: Some(isa) };
         let planner = Cpu::new(settings)?;
-        Ok(Device { threads, profile: compute.profile, isa, planner, rates: OnceCell::new() })
+        Ok(Device { threads, profile: compute.profile, isa, planner, rates: OnceLock::new() })
     }
 
     /// An executor.

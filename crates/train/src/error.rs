@@ -71,6 +71,12 @@ pub enum TrainError {
         /// Why.
         source: Box<EngineError>,
     },
+    /// Ranks could not join what they hold.
+    #[error(transparent)]
+    Ranks {
+        /// Why.
+        source: Box<EngineError>,
+    },
     /// The product could not be made.
     #[error("after the last step: {source}")]
     Product {

@@ -18,7 +18,7 @@ mod settings;
 
 pub use error::TrainError;
 pub use lr::LearningRate;
-pub use observer::{Flow, Observer, StepEvent};
+pub use observer::{Flow, Observer, Silent, StepEvent};
 pub use run::{Outcome, Run};
 pub use run_folder::{
     CHECKPOINTS, Change, Identity, RECORD_FILE, RunError, RunRecord, STEPS_FILE, read_record,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
-use engine::{Engine, EngineError};
+use engine::{Engine, EngineError, Part};
 use families::LoraSpec;
 use formats::merged::{DEFAULT_MAX_SHARD_BYTES, Description};
 use formats::peft::{AdapterConfig, TargetModules};
@@ -22,7 +22,7 @@ pub(crate) fn path(folder: &Path, lora: bool) -> PathBuf {
     folder.join(if lora { ADAPTER } else { MODEL })
 }
 
-/// Writes the adapter.
+/// Writes the adapter, on the first of the ranks that call it together.
 pub(crate) fn adapter(
     folder: &Path,
     engine: &Engine<'_>,
@@ -63,7 +63,8 @@ fn target_modules(graph: &Graph) -> Vec<String> {
     adapted.iter().map(name).collect::<BTreeSet<String>>().into_iter().collect()
 }
 
-/// Writes the tuned model as a Hugging Face checkpoint in f32, the type in which it was trained.
+/// Writes the tuned model as a Hugging Face checkpoint in f32, the type in which it was trained. On the first rank, while
+/// the others serve it.
 pub(crate) fn model(
     folder: &Path,
     engine: &Engine<'_>,
@@ -88,12 +89,11 @@ fn tensor<'a>(engine: &'a Engine<'_>, id: ParamId) -> OutputTensor<'a> {
     OutputTensor::new(param.name.to_string(), Dtype::F32, shape(param), move |writer| {
         // Rows past the vocabulary's are padding.
         let mut left = elements;
-        engine.visit_param(id, |numbers| {
+        engine.visit_served(id, Part::Value, |numbers| {
             let numbers = &numbers[..left.min(numbers.len())];
             left -= numbers.len();
-            writer.write_all(bytemuck::cast_slice(numbers))
-        })?;
-        Ok(())
+            Ok(writer.write_all(bytemuck::cast_slice(numbers))?)
+        })
     })
 }
 

@@ -1,5 +1,6 @@
 //! The loop.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -38,7 +39,8 @@ pub enum Outcome {
     },
 }
 
-/// A fine-tuning run, ready to start or to resume: one rank, which holds every parameter whole.
+/// A fine-tuning run, ready to start or to resume, on one rank. Every rank of a topology runs the same with an engine of
+/// its own; the first one writes the folder and tells its observer.
 pub struct Run<'a, 'r> {
     /// Planned for the settings ([`Resolved::build_options`], [`Resolved::train_shape`]), base weights loaded. Initial
     /// LoRA matrices are the run's to make.
@@ -63,9 +65,13 @@ impl Run<'_, '_> {
     pub fn start(&mut self, observer: &mut dyn Observer) -> Result<Outcome, TrainError> {
         let schedule = self.schedule()?;
         let folder = self.resolved.out.value.clone();
-        let record = self.record(&schedule);
-        run_folder::create(&folder, &record)?;
-        let _lock = run_folder::lock(&folder)?;
+        let record = self.record(&schedule)?;
+        let _lock = if self.engine.leads() {
+            run_folder::create(&folder, &record)?;
+            Some(run_folder::lock(&folder)?)
+        } else {
+            None
+        };
         self.initialise()?;
         self.steps(&folder, schedule, 0, observer)
     }
@@ -78,22 +84,36 @@ impl Run<'_, '_> {
     pub fn resume(&mut self, observer: &mut dyn Observer) -> Result<Outcome, TrainError> {
         let schedule = self.schedule()?;
         let folder = self.resolved.out.value.clone();
-        run_folder::verify(&folder, &self.identity())?;
-        let _lock = run_folder::lock(&folder)?;
-        let product = product::path(&folder, self.resolved.lora().is_some());
-        if product.exists() {
-            return Err(RunError::Finished { path: folder, product }.into());
+        let identity = self.identity()?;
+        let (mut done, mut _lock) = (0, None);
+        if self.engine.leads() {
+            let (lock, newest) = self.reopen(&folder, &identity)?;
+            (done, _lock) = (newest, Some(lock));
         }
-        run_folder::clean(&folder)?;
+        let done = self.of_first("the step to go on from", done)?;
         self.initialise()?;
-        let done = match run_folder::newest(&folder)? {
-            Some((step, checkpoint)) => {
-                run_folder::load(&checkpoint, self.engine, step)?;
-                step
-            }
-            None => 0,
-        };
+        if done > 0 {
+            run_folder::load(&run_folder::at(&folder, done), self.engine, done)?;
+        }
         self.steps(&folder, schedule, done, observer)
+    }
+
+    /// Checks a run's folder, takes it, and gives the steps of its newest checkpoint; 0 when it has made none.
+    fn reopen(&self, folder: &Path, identity: &Identity) -> Result<(File, usize), TrainError> {
+        run_folder::verify(folder, identity)?;
+        let lock = run_folder::lock(folder)?;
+        let product = product::path(folder, self.resolved.lora().is_some());
+        if product.exists() {
+            return Err(RunError::Finished { path: folder.to_owned(), product }.into());
+        }
+        run_folder::clean(folder)?;
+        let newest = run_folder::newest(folder)?;
+        Ok((lock, newest.map_or(0, |(step, _)| step)))
+    }
+
+    /// The first rank's number, on every rank.
+    fn of_first(&self, what: &str, mine: usize) -> Result<usize, TrainError> {
+        Ok(self.engine.of_first(what, mine as u64).map_err(of_ranks)? as usize)
     }
 
     /// Gives LoRA matrices their first values.
@@ -123,23 +143,21 @@ impl Run<'_, '_> {
         Ok(self.resolved.schedule(self.dataset)?)
     }
 
-    fn identity(&self) -> Identity {
-        Identity::new(
-            self.resolved,
-            self.dataset.identity(),
-            fingerprint::weights(self.engine),
-            fingerprint::programs(self.engine),
-        )
+    fn identity(&self) -> Result<Identity, TrainError> {
+        let weights = fingerprint::weights(self.engine)
+            .map_err(|error| TrainError::Prepare { source: error.into() })?;
+        let program = fingerprint::programs(self.engine);
+        Ok(Identity::new(self.resolved, self.dataset.identity(), weights, program))
     }
 
-    fn record(&self, schedule: &Schedule) -> RunRecord {
+    fn record(&self, schedule: &Schedule) -> Result<RunRecord, TrainError> {
         let trained = self.engine.graph.params.iter().filter(|param| param.trainable);
         let ledger = self.engine.ledger();
-        RunRecord {
+        Ok(RunRecord {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             requested: self.requested.clone(),
             resolved: self.resolved.clone(),
-            identity: self.identity(),
+            identity: self.identity()?,
             steps: schedule.steps(),
             trained_parameters: trained.map(|param| param.elements()).sum(),
             ledger_bytes: Kind::ALL
@@ -148,7 +166,7 @@ impl Run<'_, '_> {
                 .collect(),
             data: self.dataset.report().clone(),
             packing: schedule.report(0),
-        }
+        })
     }
 
     /// Every step from `done` on, with checkpoints, then the product.
@@ -161,26 +179,49 @@ impl Run<'_, '_> {
     ) -> Result<Outcome, TrainError> {
         let steps = schedule.steps();
         let lr = LearningRate::new(self.resolved, steps);
-        let mut log = StepsLog::open(folder, done)?;
+        let leads = self.engine.leads();
+        let mut log = if leads { Some(StepsLog::open(folder, done)?) } else { None };
         observer.start(done, steps);
         while let Some(step) = schedule.step(done) {
             let (epoch, micro_batches) = (step.epoch, step.micro_batches);
             let event = self.step(done, steps, epoch, micro_batches, lr.at(done), observer)?;
             done += 1;
-            log.append(&event)?;
+            if let Some(log) = &mut log {
+                log.append(&event)?;
+            }
             let stop = observer.step(&event) == Flow::Stop && done < steps;
+            let stop = self.of_first("whether to stop", usize::from(stop))? == 1;
             if stop || (done.is_multiple_of(self.resolved.save_every.value) && done < steps) {
-                log.sync()?;
-                let checkpoint = run_folder::save(folder, self.engine, done)?;
-                run_folder::prune(folder, self.resolved.keep_checkpoints.value)?;
-                observer.saved(&checkpoint);
+                self.save(folder, done, log.as_ref(), observer)?;
                 if stop {
+                    let checkpoint = run_folder::at(folder, done);
                     return Ok(Outcome::Stopped { step: done, checkpoint });
                 }
             }
         }
-        log.sync()?;
+        if let Some(log) = log {
+            log.sync()?;
+        }
         self.finish(folder)
+    }
+
+    /// Makes a checkpoint: the first rank writes, the others give it what they hold.
+    fn save(
+        &self,
+        folder: &Path,
+        done: usize,
+        log: Option<&StepsLog>,
+        observer: &mut dyn Observer,
+    ) -> Result<(), TrainError> {
+        let Some(log) = log else {
+            return self.engine.serve_whole().map_err(of_ranks);
+        };
+        log.sync()?;
+        let checkpoint = run_folder::save(folder, self.engine, done)?;
+        self.engine.end_serving().map_err(of_ranks)?;
+        run_folder::prune(folder, self.resolved.keep_checkpoints.value)?;
+        observer.saved(&checkpoint);
+        Ok(())
     }
 
     /// One optimizer step, `index` from 0.
@@ -198,14 +239,19 @@ impl Run<'_, '_> {
         let StepBatches { batches, sequences, tokens, supervised } =
             StepBatches::new(self.dataset, micro_batches);
         let total = batches.len();
-        let mut sum = 0.0;
-        for (at, batch) in batches.iter().enumerate() {
-            let logp = self.engine.train_micro_batch(batch, at, total);
-            let logp =
-                logp.map_err(|error| self.micro_batch_error(error, step, &micro_batches[at]))?;
-            sum += sum_active(batch, &logp);
-            observer.micro_batch(at + 1, total);
+        let mine = self.engine.micro_batches_of(total);
+        let mut logps = Vec::new();
+        for at in mine.clone() {
+            let logp = self.engine.train_micro_batch(&batches[at], at, total);
+            logps.push(
+                logp.map_err(|error| self.micro_batch_error(error, step, &micro_batches[at]))?,
+            );
+            observer.micro_batch(logps.len(), mine.len());
         }
+        let logps = self.engine.gather_micro_batches(total, logps);
+        let logps = logps.map_err(|error| TrainError::Step { step, source: error.into() })?;
+        let sum: f64 =
+            batches.iter().zip(&logps).map(|(batch, logp)| sum_active(batch, logp)).sum();
         let updated = self.engine.update(&self.resolved.hyper(lr), step as u64);
         let report = updated.map_err(|error| self.update_error(error, step, micro_batches))?;
         Ok(StepEvent {
@@ -263,9 +309,18 @@ impl Run<'_, '_> {
                 product::adapter(&product, self.engine, &spec, &self.resolved.model.value)
                     .map_err(|error| TrainError::Product { source: error.into() })?
             }
-            None => product::model(&product, self.engine, self.checkpoint, self.extra_files)
-                .map_err(Box::new)?,
+            None if self.engine.leads() => {
+                product::model(&product, self.engine, self.checkpoint, self.extra_files)
+                    .map_err(Box::new)?;
+                self.engine.end_serving().map_err(of_ranks)?;
+            }
+            None => self.engine.serve_whole().map_err(of_ranks)?,
         }
         Ok(Outcome::Finished { product })
     }
+}
+
+/// Ranks that could not join what they hold.
+fn of_ranks(error: EngineError) -> TrainError {
+    TrainError::Ranks { source: error.into() }
 }

@@ -21,7 +21,7 @@ fn state(engine: &Engine<'_>) -> Vec<Vec<u32>> {
 fn failed(fixture: &Fixture, spoil: impl Fn(&mut Engine<'_>)) -> TrainError {
     let requested = fixture.requested("out", "mode = \"full\"\n");
     let resolved = fixture.resolved(&requested);
-    let mut engine = fixture.engine(&resolved);
+    let mut engine = fixture.engine(&resolved, None);
     spoil(&mut engine);
     let before = state(&engine);
     let mut run = Run {
@@ -90,7 +90,7 @@ fn an_engine_planned_for_other_settings_is_refused() {
     let resolved = fixture.resolved(&requested);
     let mut other = resolved.clone();
     other.accumulation.value = 2;
-    let mut engine = fixture.engine(&other);
+    let mut engine = fixture.engine(&other, None);
     let mut run = Run {
         engine: &mut engine,
         checkpoint: &fixture.checkpoint,

@@ -156,10 +156,10 @@ fn settings(args: &Args, out: &Path, data: PathBuf) -> Settings {
 fn print_plan(tuning: &Tuning) -> Result<()> {
     say!("{}", tuning.summary()?);
     let mut table = Table::new(&["planned memory", "", "bytes"]);
-    for (kind, bytes) in tuning.blueprint.ledger.rows().filter(|r| r.1 > 0) {
+    for (kind, bytes) in tuning.blueprints[0].ledger.rows().filter(|r| r.1 > 0) {
         table.row([kind.name().into(), Bytes(bytes).to_string(), thousands(bytes)]);
     }
-    let total = tuning.blueprint.ledger.total();
+    let total = tuning.planned_bytes();
     table.row(["total".into(), Bytes(total).to_string(), thousands(total)]);
     say!("{}", table.text());
     Ok(())

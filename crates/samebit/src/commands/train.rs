@@ -4,11 +4,14 @@ use crate::device;
 use crate::model::Source;
 use crate::output;
 use crate::tuning::{self, Bar, MemoryReport};
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use engine::Job;
+use fabric::{Cause, Ranks, RunError};
+use program::Topology;
 use serde::Serialize;
 use std::path::PathBuf;
-use train::{Outcome, Requested, Run, Settings, StepEvent};
+use std::sync::{Mutex, PoisonError};
+use train::{Observer, Outcome, Requested, Run, Settings, Silent, StepEvent};
 
 /// Arguments of `samebit train`.
 #[derive(clap::Args)]
@@ -53,20 +56,34 @@ pub(crate) fn run(args: Args) -> Result<()> {
         eprint!("{}", tuning.summary()?);
     }
     let before = device::resident_bytes();
-    let mut engine = tuning.engine(args.json)?;
     let companions = crate::commands::merge::companions(&tuning.model)?;
     let extra: Vec<(&str, &[u8])> =
         companions.iter().map(|(n, bytes)| (n.as_str(), bytes.as_slice())).collect();
-    let mut bar = Bar::new(args.json)?;
-    let mut run = Run {
-        engine: &mut engine,
-        checkpoint: &tuning.model.checkpoint,
-        dataset: &tuning.dataset,
-        requested: &tuning.requested,
-        resolved: &tuning.resolved,
-        extra_files: &extra,
-    };
-    let outcome = if args.resume { run.resume(&mut bar)? } else { run.start(&mut bar)? };
+    let bar = Mutex::new(Some(Bar::new(args.json)?));
+    let ranks = Ranks::new(tuning.resolved.topology()).run(|member| {
+        // The first rank alone tells people.
+        let mut bar =
+            bar.lock().unwrap_or_else(PoisonError::into_inner).take_if(|_| member.index() == 0);
+        let mut silent = Silent;
+        let mut engine = tuning.rank_engine(member.index(), Some(Box::new(member)), args.json)?;
+        let observer: &mut dyn Observer = match &mut bar {
+            Some(bar) => bar,
+            None => &mut silent,
+        };
+        let mut run = Run {
+            engine: &mut engine,
+            checkpoint: &tuning.model.checkpoint,
+            dataset: &tuning.dataset,
+            requested: &tuning.requested,
+            resolved: &tuning.resolved,
+            extra_files: &extra,
+        };
+        let outcome = if args.resume { run.resume(observer)? } else { run.start(observer)? };
+        anyhow::Ok((outcome, bar.map_or(Vec::new(), |bar| bar.steps), engine.ledger().total()))
+    });
+    let mut ranks = ranks.map_err(|error| of_ranks(error, &tuning.resolved.topology()))?;
+    let allocated = ranks.iter().map(|(_, _, bytes)| bytes).sum();
+    let (outcome, steps, _) = ranks.swap_remove(0);
     let (product, checkpoint) = match outcome {
         Outcome::Finished { product } => (Some(product), None),
         Outcome::Stopped { checkpoint, .. } => (None, Some(checkpoint)),
@@ -75,8 +92,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
         out: tuning.resolved.out.value.clone(),
         product,
         checkpoint,
-        steps: bar.steps,
-        memory: MemoryReport::of(&engine, before),
+        steps,
+        memory: MemoryReport::of_ranks(tuning.planned_bytes(), allocated, before),
     };
     output::report(args.json, &report, text)?;
     match &report.checkpoint {
@@ -84,6 +101,17 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Some(checkpoint) => {
             bail!("stopped before its end; go on from {} with --resume", checkpoint.display())
         }
+    }
+}
+
+/// The failure of the first rank to fail; which one it was is told where there are several.
+fn of_ranks(error: RunError<anyhow::Error>, topology: &Topology) -> anyhow::Error {
+    match error.cause {
+        Cause::Error(cause) if topology.ranks() == 1 => cause,
+        Cause::Error(cause) => {
+            cause.context(format!("rank {} failed at {}", error.rank, error.operation))
+        }
+        cause => anyhow!("rank {} failed at {}: {cause}", error.rank, error.operation),
     }
 }
 

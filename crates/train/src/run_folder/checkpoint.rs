@@ -9,7 +9,7 @@ use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use engine::{Engine, EngineError};
+use engine::{Engine, EngineError, Part};
 use formats::Dtype;
 use formats::safetensors::{self, Header, OutputTensor, Tensor};
 use program::ParamId;
@@ -31,6 +31,9 @@ struct Position {
     state_blake3: String,
 }
 
+/// What is saved of a parameter, in order.
+const PARTS: [Part; 3] = [Part::Value, Part::FirstMoment, Part::SecondMoment];
+
 /// Trained parameters with the names of their three tensors.
 fn trained(engine: &Engine<'_>) -> Vec<(ParamId, [String; 3])> {
     let ids = engine.graph.param_ids();
@@ -43,10 +46,17 @@ fn trained(engine: &Engine<'_>) -> Vec<(ParamId, [String; 3])> {
         .collect()
 }
 
-/// Saves the state after `step` steps; gives its folder.
+/// Elements of a parameter's tensors, padding rows included: whole ones, so that a run may go on at another topology.
+fn shape(engine: &Engine<'_>, id: ParamId) -> [usize; 2] {
+    let param = engine.graph.param_info(id);
+    [param.padded_rows, param.cols]
+}
+
+/// Saves the state after `step` steps; gives its folder. On the first rank, while the
+/// others serve it.
 pub(crate) fn save(folder: &Path, engine: &Engine<'_>, step: usize) -> Result<PathBuf, RunError> {
     let checkpoints = folder.join(CHECKPOINTS);
-    let target = checkpoints.join(format!("step-{step}"));
+    let target = at(folder, step);
     let staged = tempfile::Builder::new()
         .prefix(WRITING)
         .permissions(Permissions::from_mode(0o777))
@@ -71,16 +81,11 @@ pub(crate) fn save(folder: &Path, engine: &Engine<'_>, step: usize) -> Result<Pa
 fn tensors<'a>(engine: &'a Engine<'_>) -> Vec<OutputTensor<'a>> {
     let mut tensors = Vec::new();
     for (id, names) in trained(engine) {
-        let slot = engine.blueprint.store.slot(id);
-        let buffer = engine.blueprint.store.buffer(slot.value);
-        let shape = [buffer.rows, buffer.cols];
-        for (part, name) in names.into_iter().enumerate() {
-            tensors.push(OutputTensor::new(name, Dtype::F32, shape, move |writer| {
-                let slot = engine.blueprint.store.slot(id);
-                let state = slot.state.as_ref().ok_or("the parameter has no moments")?;
-                let buffer = [slot.value, state.m, state.v][part];
-                engine.visit(buffer, |numbers| writer.write_all(bytemuck::cast_slice(numbers)))?;
-                Ok(())
+        for (part, name) in PARTS.into_iter().zip(names) {
+            tensors.push(OutputTensor::new(name, Dtype::F32, shape(engine, id), move |writer| {
+                engine.visit_served(id, part, |numbers| {
+                    Ok(writer.write_all(bytemuck::cast_slice(numbers))?)
+                })
             }));
         }
     }
@@ -108,6 +113,11 @@ fn all(folder: &Path) -> Result<Vec<(usize, PathBuf)>, RunError> {
     }
     found.sort();
     Ok(found)
+}
+
+/// The folder of the checkpoint after `step` steps.
+pub(crate) fn at(folder: &Path, step: usize) -> PathBuf {
+    folder.join(CHECKPOINTS).join(format!("step-{step}"))
 }
 
 /// The newest checkpoint, if there is any.
@@ -185,12 +195,10 @@ impl State {
             return Err(self.wrong(format!("it has {has} tensors and the model takes {takes}")));
         }
         for (id, [value, m, v]) in trained {
-            let slot = engine.blueprint.store.slot(id);
-            let buffer = engine.blueprint.store.buffer(slot.value);
-            let elements = buffer.rows * buffer.cols;
+            let elements = shape(engine, id).iter().product();
             let read = |name: &str| self.read(name, elements);
             let (value, m, v) = (read(&value)?, read(&m)?, read(&v)?);
-            engine.write_param(id, &value);
+            engine.write_whole(id, &value);
             let written = engine.write_whole_moments(id, &m, &v);
             written.map_err(|error: EngineError| self.wrong(error.to_string()))?;
         }

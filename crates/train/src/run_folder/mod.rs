@@ -10,7 +10,7 @@ mod record;
 mod steps;
 
 pub use checkpoint::CHECKPOINTS;
-pub(crate) use checkpoint::{clean, load, newest, prune, save};
+pub(crate) use checkpoint::{at, clean, load, newest, prune, save};
 pub use error::{Change, RunError};
 pub use record::{Identity, RECORD_FILE, RunRecord, read_record};
 pub(crate) use record::{create, lock, verify};

@@ -16,7 +16,8 @@ use crate::settings::{Requested, Resolved};
 pub const RECORD_FILE: &str = "run.json";
 
 /// Settings that a resumed run may have otherwise: they change no bit of it.
-const FREE: [&str; 6] = ["out", "data", "save_every", "keep_checkpoints", "threads", "memory"];
+const FREE: [&str; 9] =
+    ["out", "data", "save_every", "keep_checkpoints", "threads", "memory", "tp", "cp", "dp"];
 
 /// What makes a run this run: with the same identity it gives the same bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -20,6 +20,9 @@ impl Requested {
             ("save_every", Some(r.save_every.value)),
             ("keep_checkpoints", Some(r.keep_checkpoints.value)),
             ("threads", Some(r.threads.value)),
+            ("tp", Some(r.tp.value)),
+            ("cp", Some(r.cp.value)),
+            ("dp", Some(r.dp.value)),
         ];
         for (key, value) in counts.into_iter().filter_map(|(key, value)| Some((key, value?))) {
             self.within(
@@ -29,6 +32,7 @@ impl Requested {
                 "at least 1, at most 2^30",
             )?;
         }
+        r.topology().check()?;
         let warmup = r.warmup_steps.as_ref().map_or(0, |c| c.value);
         self.within("warmup_steps", warmup, warmup <= COUNT_LIMIT, "at most 2^30")?;
         let positive = |x: f64| x > 0.0 && (x as f32).is_finite() && x as f32 > 0.0;

@@ -3,18 +3,21 @@
 #![allow(dead_code)] // not every test file needs all of it
 
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use data::{Dataset, Encoder, TooLong};
 use engine::{Blueprint, Engine, Job};
+use fabric::{Cause, Member, Ranks};
 use formats::Checkpoint;
 use oracle::{Oracle, Precision};
+use program::Rank;
 use program::keep::{Keep, Level};
-use program::{Rank, Topology};
 use serde_json::json;
 use tempfile::TempDir;
 use text::Tokenizer;
 use train::{
-    Facts, Flow, Observer, Outcome, Requested, Resolved, Run, Settings, StepEvent, TrainError,
+    Facts, Flow, Observer, Outcome, Requested, Resolved, Run, Settings, Silent, StepEvent,
+    TrainError,
 };
 
 /// The longest text that the made-up tokenizer is asked for, characters.
@@ -70,19 +73,28 @@ impl Fixture {
         requested.resolve(&Facts::of(&self.checkpoint)).unwrap()
     }
 
-    pub(crate) fn engine(&self, resolved: &Resolved) -> Engine<'static> {
+    /// The engine of one rank of the settings' topology.
+    pub(crate) fn engine<'r>(
+        &self,
+        resolved: &Resolved,
+        member: Option<&'r mut Member<'_>>,
+    ) -> Engine<'r> {
         let graph =
             families::build(self.checkpoint.config(), &resolved.build_options()).unwrap().graph;
+        let rank = member.as_ref().map_or(Rank::FIRST, |member| member.rank());
         let keep = Keep::uniform(Level::All);
         let job = Job { train: Some(resolved.train_shape(keep)), ..Job::default() };
-        let blueprint = Blueprint::new(&graph, Topology::single(), Rank::FIRST, job, &|_, _| 0);
+        let blueprint = Blueprint::new(&graph, resolved.topology(), rank, job, &|_, _| 0);
         let executor = Box::new(Oracle::new(Precision::F32));
         let mut engine = Engine::new(graph, blueprint, executor).unwrap();
+        if let Some(member) = member {
+            engine = engine.with_exchange(Box::new(member));
+        }
         engine.load(&self.checkpoint, &mut |_| ()).unwrap();
         engine
     }
 
-    /// Starts, or resumes, a run with a fresh engine.
+    /// Starts, or resumes, a run with fresh engines; the first rank's watch is told.
     pub(crate) fn run(
         &self,
         out: &str,
@@ -92,16 +104,32 @@ impl Fixture {
     ) -> Result<Outcome, TrainError> {
         let requested = self.requested(out, more);
         let resolved = self.resolved(&requested);
-        let mut engine = self.engine(&resolved);
-        let mut run = Run {
-            engine: &mut engine,
-            checkpoint: &self.checkpoint,
-            dataset: &self.dataset,
-            requested: &requested,
-            resolved: &resolved,
-            extra_files: &[("note.txt", b"kept")],
-        };
-        if resume { run.resume(observer) } else { run.start(observer) }
+        let observer = Mutex::new(observer);
+        let outcomes = Ranks::new(resolved.topology()).run(|member| {
+            let mut silent = Silent;
+            let leads = member.index() == 0;
+            let mut engine = self.engine(&resolved, Some(member));
+            let mut run = Run {
+                engine: &mut engine,
+                checkpoint: &self.checkpoint,
+                dataset: &self.dataset,
+                requested: &requested,
+                resolved: &resolved,
+                extra_files: &[("note.txt", b"kept")],
+            };
+            let mut watch;
+            let observer: &mut dyn Observer = if leads {
+                watch = observer.lock().unwrap();
+                &mut **watch
+            } else {
+                &mut silent
+            };
+            if resume { run.resume(observer) } else { run.start(observer) }
+        });
+        outcomes.map(|mut outcomes| outcomes.swap_remove(0)).map_err(|error| match error.cause {
+            Cause::Error(error) => error,
+            cause => panic!("{cause}"),
+        })
     }
 
     /// The lines of a run's log, without times.
