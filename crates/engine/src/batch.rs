@@ -131,6 +131,7 @@ impl MicroBatch {
             picked: 0,
             segments: inputs.segments.len() / 4,
             all_segments: segments,
+            blocks: 0,
             micro_batches: 0,
         };
         inputs.tokens = start..end;

@@ -2,6 +2,7 @@
 
 use program::keep::Keep;
 use program::lower::{self, Mode, Options};
+use program::ops::PAGE;
 use program::store::StoreOptions;
 use program::{Graph, Ledger, Op, Plan, Program, Rank, Store, Topology};
 
@@ -34,12 +35,39 @@ pub struct TrainShape {
 /// A generation job's shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GenerateShape {
-    /// Sequences at once.
+    /// Sequences in one forward pass.
     pub sequences: usize,
     /// Tokens of the longest sequence, prompt and completion.
     pub length: usize,
-    /// Tokens of a prefill chunk.
-    pub prefill: usize,
+    /// Tokens of one forward pass, those of prompts and decoded ones together: at least one a sequence.
+    pub tokens: usize,
+    /// Pages of the key/value cache over all context ranks, each of [`PAGE`] tokens.
+    pub pages: usize,
+    /// Pages in turn of each context rank.
+    pub interleave: usize,
+}
+
+impl GenerateShape {
+    /// A cache in which every sequence may reach its full length.
+    pub fn full(sequences: usize, length: usize, tokens: usize) -> Self {
+        let pages = sequences * length.div_ceil(PAGE);
+        GenerateShape { sequences, length, tokens: tokens.max(sequences), pages, interleave: 1 }
+    }
+
+    /// Pages of one sequence of full length.
+    pub fn pages_each(&self) -> usize {
+        self.length.div_ceil(PAGE)
+    }
+
+    /// The pages of sequence `slot` when each has its own, one after the other.
+    ///
+    /// # Panics
+    /// On a slot that the cache has no pages for.
+    pub fn slot(&self, slot: usize) -> Vec<u32> {
+        let each = self.pages_each();
+        assert!((slot + 1) * each <= self.pages, "slot {slot} of a cache of {} pages", self.pages);
+        (slot * each..(slot + 1) * each).map(|page| page as u32).collect()
+    }
 }
 
 /// What a job will do; each part may be absent.
@@ -51,6 +79,16 @@ pub struct Job {
     pub score: Option<(usize, usize)>,
     /// Generation.
     pub generate: Option<GenerateShape>,
+}
+
+impl Job {
+    /// What the store makes room for, training apart.
+    pub(crate) fn pages(&self) -> StoreOptions {
+        let default = StoreOptions::default();
+        let of =
+            |g: GenerateShape| StoreOptions { pages: g.pages, interleave: g.interleave, ..default };
+        self.generate.map_or(default, of)
+    }
 }
 
 /// A job's programs and the bytes that they need together.
@@ -70,10 +108,8 @@ pub struct Blueprint {
     pub optimizer: Option<Compiled>,
     /// Scoring.
     pub score: Option<Compiled>,
-    /// A prefill chunk.
-    pub prefill: Option<Compiled>,
-    /// A decode step.
-    pub decode: Option<Compiled>,
+    /// A forward pass over the cache: chunks of prompts and decoded tokens of many sequences.
+    pub generate: Option<Compiled>,
     /// Bytes by kind, the maximum over the programs, which run in turn.
     pub ledger: Ledger,
 }
@@ -93,10 +129,8 @@ impl Blueprint {
         job: Job,
         workspace: &dyn Fn(&Op, &Program) -> usize,
     ) -> Blueprint {
-        let options = StoreOptions {
-            accumulation: job.train.map_or(0, |t| t.accumulation),
-            cache_rows: job.generate.map_or(0, |g| g.sequences * g.length),
-        };
+        let options =
+            StoreOptions { accumulation: job.train.map_or(0, |t| t.accumulation), ..job.pages() };
         let store = Store::new(graph, topology, rank, options);
         Blueprint::over(store, graph, job, workspace)
     }
@@ -126,27 +160,16 @@ impl Blueprint {
         let optimizer = job.train.map(|_| compile(lower::optimizer(graph, &store), 0));
         let score =
             job.score.map(|(tokens, segments)| lower(Mode::Score, tokens, segments, vec![]));
-        let generate =
-            |tokens: usize, picked: usize| lower(Mode::Generate { picked }, tokens, picked, vec![]);
-        let prefill = job.generate.map(|g| generate(g.prefill, g.sequences));
-        let decode = job.generate.map(|g| generate(g.sequences, g.sequences));
+        let generate = job.generate.map(|g| {
+            let mode = Mode::Generate { picked: g.sequences, blocks: g.sequences * g.pages_each() };
+            lower(mode, g.tokens, g.sequences, vec![])
+        });
         let resident = compile(lower::resident(&store), 0);
-        let programs = [&train, &optimizer, &score, &prefill, &decode];
+        let programs = [&train, &optimizer, &score, &generate];
         let ledger = programs
             .into_iter()
             .flatten()
             .fold(resident.plan.ledger, |ledger, compiled| ledger.max(&compiled.plan.ledger));
-        Blueprint {
-            job,
-            resident,
-            train,
-            accumulate,
-            optimizer,
-            score,
-            prefill,
-            decode,
-            ledger,
-            store,
-        }
+        Blueprint { job, resident, train, accumulate, optimizer, score, generate, ledger, store }
     }
 }

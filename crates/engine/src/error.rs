@@ -86,6 +86,14 @@ pub enum EngineError {
         /// Whose limit.
         what: &'static str,
     },
+    /// A page that the cache does not have.
+    #[error("page {page} is outside a cache of {pages} pages")]
+    PageOutside {
+        /// The page.
+        page: u32,
+        /// Pages there are.
+        pages: usize,
+    },
     /// A gradient norm that is not a number or infinite: nothing was updated.
     #[error("the gradient norm is {norm}: nothing was updated")]
     NonFiniteGradient {

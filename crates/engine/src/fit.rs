@@ -47,10 +47,8 @@ impl<'a> Fitter<'a> {
         job: &Job,
         workspace: &'a Workspace<'a>,
     ) -> Self {
-        let options = StoreOptions {
-            accumulation: job.train.map_or(1, |t| t.accumulation),
-            cache_rows: job.generate.map_or(0, |g| g.sequences * g.length),
-        };
+        let options =
+            StoreOptions { accumulation: job.train.map_or(1, |t| t.accumulation), ..job.pages() };
         let store = Store::new(graph, topology, rank, options);
         let without = Job { train: None, ..*job };
         let others = crate::Blueprint::over(store.clone(), graph, without, workspace).ledger;

@@ -40,6 +40,7 @@ impl Engine<'_> {
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), EngineError> {
         check_names(&self.graph, checkpoint)?;
+        self.note_new_weights();
         let mut loaded = 0;
         for id in self.graph.param_ids() {
             let param = self.graph.param_info(id);
@@ -123,6 +124,7 @@ impl Engine<'_> {
     pub fn write_param(&mut self, id: ParamId, values: &[f32]) {
         let frame = self.frame(&self.blueprint.resident, Live::default());
         frame.store_f32(self.blueprint.store.slot(id).value, values);
+        self.note_new_weights();
     }
 
     /// This rank's share of a parameter's gradient; `None` for one that is not trained.

@@ -71,6 +71,7 @@ impl Engine<'_> {
             ],
         );
         self.run_planned(|b| &b.optimizer, live, Some(norm_ops..all_ops))?;
+        self.note_new_weights();
         Ok(UpdateReport { grad_norm, grad_scale })
     }
 }

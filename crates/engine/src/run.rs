@@ -23,6 +23,7 @@ pub struct Engine<'r> {
     /// Ranks take turns with nothing else: it is borrowed for one exchange at a time.
     pub(crate) exchange: Option<RefCell<Box<dyn Exchange + 'r>>>,
     profile: Option<Profile>,
+    weights_version: u64,
     /// The micro-batch whose backward pass is to come.
     pub(crate) forwarded: Option<Forwarded>,
     /// Logical micro-batches of the step that runs.
@@ -47,6 +48,7 @@ impl<'r> Engine<'r> {
             executor,
             exchange: None,
             profile: None,
+            weights_version: 0,
             forwarded: None,
             micro_batches: 1,
         })
@@ -66,6 +68,16 @@ impl<'r> Engine<'r> {
     /// What was timed since [`Engine::start_profile`].
     pub fn profile(&self) -> Option<&Profile> {
         self.profile.as_ref()
+    }
+
+    /// How often parameters were written: what a cache was computed with. Only its changes have a meaning.
+    pub fn weights_version(&self) -> u64 {
+        self.weights_version
+    }
+
+    /// Parameters were written.
+    pub(crate) fn note_new_weights(&mut self) {
+        self.weights_version += 1;
     }
 
     /// Bytes allocated, by kind: what was planned.

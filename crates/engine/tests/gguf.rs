@@ -28,11 +28,13 @@ fn engine(file: &Path, generate: GenerateShape) -> Engine<'static> {
 /// Logits `[tokens, vocab]` of every sequence, decoded one token at a time.
 fn logits(file: &Path, batch: &MicroBatch) -> Vec<f32> {
     let length = batch.sequences.iter().map(|s| s.ids.len()).max().unwrap();
-    let mut engine = engine(file, GenerateShape { sequences: 1, length, prefill: 1 });
+    let mut engine = engine(file, GenerateShape::full(1, length, 1));
+    let pages = engine.blueprint.job.generate.unwrap().slot(0);
     let mut logits = Vec::new();
     for sequence in &batch.sequences {
         for (past, id) in sequence.ids.iter().enumerate() {
-            let advance = Advance { slot: 0, past, ids: std::slice::from_ref(id) };
+            let ids = std::slice::from_ref(id);
+            let advance = Advance { pages: &pages, past, ids, logits: true };
             logits.extend(engine.advance(&[advance]).unwrap().swap_remove(0));
         }
     }

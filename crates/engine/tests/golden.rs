@@ -77,16 +77,18 @@ fn logits_of_every_family_one_token_at_a_time() {
             let golden = Golden::open(model);
             let batch = batch(model, &golden);
             let length = batch.sequences.iter().map(|s| s.ids.len()).max().unwrap();
-            let generate = GenerateShape { sequences: batch.sequences.len(), length, prefill: 8 };
+            let generate = GenerateShape::full(batch.sequences.len(), length, 8);
             let job = Job { generate: Some(generate), ..Job::default() };
             let mut engine = engine(model, Train::Nothing, job, executor());
             let theirs = golden.f32("logits");
             let vocab = engine.graph.vocab;
             let mut row = 0;
             for (slot, sequence) in batch.sequences.iter().enumerate() {
+                let pages = generate.slot(slot);
                 for past in 0..sequence.ids.len() {
                     let ids = &sequence.ids[past..past + 1];
-                    let ours = engine.advance(&[Advance { slot, past, ids }]).unwrap();
+                    let piece = Advance { pages: &pages, past, ids, logits: true };
+                    let ours = engine.advance(&[piece]).unwrap();
                     let theirs = &theirs[(row + past) * vocab..(row + past + 1) * vocab];
                     let error = relative(&ours[0], theirs);
                     assert!(error < 1e-4, "{name} {model} sequence {slot} token {past}: {error}");

@@ -1,5 +1,6 @@
 //! Buffers: the named, typed, shaped pieces of memory that operations read and write.
 
+use crate::ops::PAGE;
 use std::fmt;
 use std::sync::Arc;
 
@@ -101,6 +102,10 @@ pub enum Axis {
     Segments,
     /// Rows of the segment table of the whole micro-batch.
     AllSegments,
+    /// Entries of the block table: cache pages of the sequences of a forward pass.
+    Blocks,
+    /// Rows of those pages.
+    BlockRows,
 }
 
 /// Index of a buffer in its program.
@@ -144,6 +149,8 @@ pub struct Live {
     pub segments: usize,
     /// Segments of the logical micro-batch.
     pub all_segments: usize,
+    /// Entries of the block table.
+    pub blocks: usize,
     /// Logical micro-batches of the optimizer step, over all data ranks; no axis.
     pub micro_batches: usize,
 }
@@ -158,6 +165,8 @@ impl Live {
             Axis::Picked => self.picked,
             Axis::Segments => self.segments,
             Axis::AllSegments => self.all_segments,
+            Axis::Blocks => self.blocks,
+            Axis::BlockRows => self.blocks * PAGE,
         };
         assert!(live <= buffer.rows, "{}: {live} live rows of {}", buffer.name, buffer.rows);
         live

@@ -98,7 +98,13 @@ impl Op {
             Op::MatMul(o) => matmul_access(o),
             Op::RopeTable(o) => Access::new(&[o.positions], &[o.out]),
             Op::Rope(o) => Access::new(&[o.x, o.table], &[o.x]),
-            Op::Attention(o) => Access::new(&[o.q, o.k, o.v, o.segments], &[o.out]).write(o.lse),
+            Op::Attention(o) => {
+                let table = match o.keys {
+                    Keys::Rows => None,
+                    Keys::Paged { table } => Some(table),
+                };
+                Access::new(&[o.q, o.k, o.v, o.segments], &[o.out]).write(o.lse).read(table)
+            }
             Op::AttentionBackward(o) => {
                 Access::new(&[o.q, o.k, o.v, o.out, o.lse, o.dout, o.segments], &[o.dq, o.dk, o.dv])
             }

@@ -3,17 +3,51 @@
 
 use crate::buffer::{Axis, Buffer, BufferId, DType, Kind};
 use crate::graph::{Graph, Param, ParamId, Split};
-use crate::ops::EXACT_SUM_WORDS;
+use crate::ops::{EXACT_SUM_WORDS, PAGE};
 use crate::topology::{Cut, Rank, Topology, owned};
 use std::ops::Range;
 
 /// What to make room for beside the parameters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreOptions {
     /// Logical micro-batches in an optimizer step; 0 when nothing is trained.
     pub accumulation: usize,
-    /// Rows of each key/value cache; 0 for none.
-    pub cache_rows: usize,
+    /// Pages of the key/value caches over all context ranks; 0 for none.
+    pub pages: usize,
+    /// Pages in turn of each context rank: page p is rank `p / interleave mod cp`'s. At least 1.
+    pub interleave: usize,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        StoreOptions { accumulation: 0, pages: 0, interleave: 1 }
+    }
+}
+
+/// How context ranks share the pages of the cache: in turns of `interleave` pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageShare {
+    /// Context ranks.
+    pub cp: usize,
+    /// Pages in a turn.
+    pub interleave: usize,
+}
+
+impl PageShare {
+    /// The context rank that holds a page.
+    pub fn owner(&self, page: usize) -> usize {
+        page / self.interleave % self.cp
+    }
+
+    /// The page's number among its owner's pages.
+    pub fn local(&self, page: usize) -> usize {
+        page / (self.interleave * self.cp) * self.interleave + page % self.interleave
+    }
+
+    /// Pages that a rank has room for when there are `pages` in all: the same on every rank.
+    pub fn capacity(&self, pages: usize) -> usize {
+        pages.div_ceil(self.interleave * self.cp) * self.interleave
+    }
 }
 
 /// Buffers of one parameter.
@@ -50,8 +84,10 @@ pub struct Store {
     pub buffers: Vec<Buffer>,
     /// One slot a parameter.
     pub params: Vec<ParamSlot>,
-    /// Key and value cache of each attention layer.
+    /// Key and value cache of each attention layer: this rank's pages, one after the other.
     pub caches: Vec<(BufferId, BufferId)>,
+    /// How context ranks share pages.
+    pub page_share: PageShare,
     /// Optimizer scalars `[1, 8]`, if training.
     pub hyper: Option<BufferId>,
     /// Exact sum of squares of the gradient, U32 `[1, 22]`, if training.
@@ -69,6 +105,7 @@ impl Store {
             buffers: Vec::new(),
             params: Vec::new(),
             caches: Vec::new(),
+            page_share: PageShare { cp: topology.cp, interleave: options.interleave },
             hyper: None,
             grad_squares: None,
             topology,
@@ -83,25 +120,15 @@ impl Store {
             store.grad_squares =
                 Some(store.push("grad_squares", DType::U32, 1, EXACT_SUM_WORDS, Kind::Input));
         }
-        if options.cache_rows > 0 {
+        if options.pages > 0 {
+            let rows = store.page_share.capacity(options.pages) * PAGE;
             for (i, &(kv_heads, head_dim)) in graph.caches.iter().enumerate() {
                 let cut = Cut::new(kv_heads, head_dim, topology.width);
                 let cols = cut.owned(topology.tp, rank.tp).len();
-                let k = store.push(
-                    &format!("cache.{i}.k"),
-                    DType::F32,
-                    options.cache_rows,
-                    cols,
-                    Kind::Context,
-                );
-                let v = store.push(
-                    &format!("cache.{i}.v"),
-                    DType::F32,
-                    options.cache_rows,
-                    cols,
-                    Kind::Context,
-                );
-                store.caches.push((k, v));
+                let mut cache =
+                    |name: String| store.push(&name, DType::F32, rows, cols, Kind::Context);
+                let pair = (cache(format!("cache.{i}.k")), cache(format!("cache.{i}.v")));
+                store.caches.push(pair);
             }
         }
         store

@@ -2,7 +2,8 @@
 
 use crate::progress;
 use anyhow::{Context, Result};
-use engine::{Advance, Engine, Sampler, Sampling};
+use engine::{Engine, Sampling};
+use rollout::{Completion, Ending, Event, Request, Scheduler, Stops};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use text::{ChatTemplate, Tokenizer};
@@ -64,65 +65,35 @@ pub(crate) fn answers(
     answer_tokens: usize,
     what: &str,
 ) -> Result<Vec<Answer>> {
-    let at_once = engine.blueprint.job.generate.map_or(1, |g| g.sequences);
-    let bar = progress::count(what, items.len() as u64, false);
-    let mut answers = Vec::with_capacity(items.len());
-    for group in items.chunks(at_once) {
-        let ids = complete_group(engine, group, ends, answer_tokens)?;
-        for (item, ids) in group.iter().zip(ids) {
-            answers.push(Answer {
-                question: item.question.clone(),
-                expected: item.expected.clone(),
-                said: tokenizer.decode(&ids, true)?.trim().to_string(),
-            });
-        }
-        bar.inc(group.len() as u64);
+    let mut scheduler = Scheduler::new(engine, None)?;
+    for (index, item) in items.iter().enumerate() {
+        scheduler.submit(Request {
+            sample: index as u64,
+            prompt: item.prompt.clone(),
+            max_tokens: answer_tokens,
+            sampling: Sampling::default(),
+            stops: Stops { ids: ends.to_vec(), texts: vec![] },
+        })?;
     }
+    let bar = progress::count(what, items.len() as u64, false);
+    let completions = scheduler.run(engine, |event| -> Result<()> {
+        if matches!(event, Event::End { .. }) {
+            bar.inc(1);
+        }
+        Ok(())
+    })?;
+    let answer = |(item, completion): (&Item, Completion)| -> Result<Answer> {
+        let said = match completion.ending {
+            Ending::EndToken => &completion.ids[..completion.ids.len() - 1],
+            _ => &completion.ids,
+        };
+        Ok(Answer {
+            question: item.question.clone(),
+            expected: item.expected.clone(),
+            said: tokenizer.decode(said, true)?.trim().to_string(),
+        })
+    };
+    let answers = items.iter().zip(completions).map(answer).collect::<Result<_>>()?;
     bar.finish_and_clear();
     Ok(answers)
-}
-
-/// A sequence under way.
-struct Running {
-    slot: usize,
-    length: usize,
-    last: u32,
-}
-
-fn complete_group(
-    engine: &mut Engine<'_>,
-    group: &[Item],
-    ends: &[u32],
-    answer_tokens: usize,
-) -> Result<Vec<Vec<u32>>> {
-    let mut sampler = Sampler::new(Sampling::default(), 0)?;
-    let mut ids: Vec<Vec<u32>> = vec![Vec::new(); group.len()];
-    let mut running = Vec::new();
-    for (slot, item) in group.iter().enumerate() {
-        let work = Advance { slot, past: 0, ids: &item.prompt };
-        let logits = engine.advance(&[work])?.swap_remove(0);
-        let last = sampler.choose(&logits, 0)?;
-        running.push(Running { slot, length: item.prompt.len(), last });
-    }
-    loop {
-        running.retain(|r| {
-            if ends.contains(&r.last) {
-                return false;
-            }
-            ids[r.slot].push(r.last);
-            ids[r.slot].len() < answer_tokens
-        });
-        if running.is_empty() {
-            return Ok(ids);
-        }
-        let work: Vec<Advance<'_>> = running
-            .iter()
-            .map(|r| Advance { slot: r.slot, past: r.length, ids: std::slice::from_ref(&r.last) })
-            .collect();
-        let rows = engine.advance(&work)?;
-        for (r, logits) in running.iter_mut().zip(rows) {
-            r.length += 1;
-            r.last = sampler.choose(&logits, 0)?;
-        }
-    }
 }

@@ -9,6 +9,7 @@ mod model;
 mod output;
 mod plan;
 mod progress;
+mod prompts;
 mod tuning;
 
 use clap::{Parser, Subcommand};

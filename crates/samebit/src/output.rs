@@ -21,6 +21,11 @@ pub(crate) fn report<T: Serialize>(
     Ok(())
 }
 
+/// Prints a value as one line of JSON.
+pub(crate) fn line<T: Serialize>(value: &T) -> Result<()> {
+    print(&format!("{}\n", serde_json::to_string(value)?))
+}
+
 /// Prints to standard output; an error where nobody reads it.
 pub(crate) fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();

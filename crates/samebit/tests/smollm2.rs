@@ -148,12 +148,15 @@ fn greedy_tokens_of_ten_prompts() {
     assert_eq!(cases.len(), 10);
     let prompts: Vec<Vec<u32>> = cases.iter().map(|case| ids(&case["prompt_ids"])).collect();
     let longest = prompts.iter().map(Vec::len).max().unwrap();
-    let shape =
-        GenerateShape { sequences: cases.len(), length: longest + NEW_TOKENS, prefill: longest };
+    let shape = GenerateShape::full(cases.len(), longest + NEW_TOKENS, longest);
+    let pages: Vec<Vec<u32>> = (0..cases.len()).map(|slot| shape.slot(slot)).collect();
     let mut engine = engine(&path, shape);
     let mut sampler = Sampler::new(Sampling::default(), 0).unwrap();
-    let work: Vec<Advance<'_>> =
-        prompts.iter().enumerate().map(|(slot, ids)| Advance { slot, past: 0, ids }).collect();
+    let work: Vec<Advance<'_>> = prompts
+        .iter()
+        .zip(&pages)
+        .map(|(ids, pages)| Advance { pages, past: 0, ids, logits: true })
+        .collect();
     let mut rows = engine.advance(&work).unwrap();
     for step in 0..NEW_TOKENS {
         let chosen: Vec<u32> =
@@ -172,9 +175,10 @@ fn greedy_tokens_of_ten_prompts() {
             .iter()
             .enumerate()
             .map(|(slot, id)| Advance {
-                slot,
+                pages: &pages[slot],
                 past: prompts[slot].len() + step,
                 ids: std::slice::from_ref(id),
+                logits: true,
             })
             .collect();
         rows = engine.advance(&work).unwrap();

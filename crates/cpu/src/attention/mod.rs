@@ -51,10 +51,10 @@ pub use backward::{Backward, Gradients, backward, backward_workspace_bytes};
 pub use delta::delta;
 pub use error::AttentionError;
 pub use forward::{Forward, forward, forward_workspace_bytes};
-pub use view::{Contiguous, Heads, KeyBlocks, Rows, RowsMut, Segment};
+pub use view::{Contiguous, Heads, KeyBlocks, Paged, Rows, RowsMut, Segment};
 
 /// Keys of a block.
-pub const BLOCK: usize = 64;
+pub const BLOCK: usize = program::ops::PAGE;
 
 /// Blocks of a span (1,024 keys).
 pub const SPAN: usize = 16;

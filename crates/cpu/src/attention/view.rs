@@ -101,6 +101,21 @@ impl KeyBlocks for Contiguous<'_> {
     }
 }
 
+/// Every sequence in pages of [`BLOCK`] rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Paged<'a> {
+    /// Pages of every sequence, in order.
+    pub table: &'a [u32],
+    /// Entry of each segment's first page.
+    pub first: &'a [usize],
+}
+
+impl KeyBlocks for Paged<'_> {
+    fn first_row(&self, segment: usize, block: usize) -> usize {
+        self.table[self.first[segment] + block] as usize * BLOCK
+    }
+}
+
 /// Checks that the queries of every segment lie in `rows` rows.
 pub(super) fn check_queries(
     segments: &[Segment],

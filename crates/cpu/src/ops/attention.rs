@@ -4,14 +4,14 @@
 use std::ops::Range;
 
 use arena::{ExecError, Frame};
-use program::ops::{Attention, AttentionBackward};
+use program::ops::{Attention, AttentionBackward, Keys};
 use program::{BufferId, Program};
 
 use super::lanes::{Elementwise, for_elements, store};
 use super::{exhausted, workspace};
 use crate::attention::{
-    AttentionError, BLOCK, Backward, Contiguous, Forward, Gradients, Heads, Rows, RowsMut, Segment,
-    backward, backward_workspace_bytes, delta, forward, forward_workspace_bytes,
+    AttentionError, BLOCK, Backward, Contiguous, Forward, Gradients, Heads, KeyBlocks, Paged, Rows,
+    RowsMut, Segment, backward, backward_workspace_bytes, delta, forward, forward_workspace_bytes,
 };
 use crate::context::{Context, Shared};
 use crate::simd::Vector;
@@ -23,8 +23,8 @@ const COLUMNS: usize = 4;
 /// The live segments with queries.
 struct Segments<'a> {
     list: &'a [Segment],
-    /// Row of each one's key 0.
-    key_rows: &'a [usize],
+    /// Row of each one's key 0, or its first entry of the block table.
+    first_keys: &'a [usize],
 }
 
 /// Workspace of [`Segments::read`].
@@ -42,7 +42,7 @@ impl<'a> Segments<'a> {
         op: &'static str,
         frame: &Frame<'_>,
         table: BufferId,
-        (query_rows, key_rows): (usize, usize),
+        query_rows: usize,
         workspace: &mut Workspace<'a>,
     ) -> Result<Self, ExecError> {
         // SAFETY: the operation does not write the table.
@@ -62,13 +62,33 @@ impl<'a> Segments<'a> {
         let list = workspace.collect(most, list).map_err(exhausted(op))?;
         let first_keys =
             workspace.collect(most, rows().map(|row| row[3])).map_err(exhausted(op))?;
-        for (segment, &key_row) in list.iter().zip(first_keys.iter()) {
+        for segment in list.iter() {
             let last = segment.query_row + segment.queries - 1;
             outside("query row of a segment", last, query_rows)?;
-            let last = key_row + segment.position + segment.queries - 1;
-            outside("key row of a segment", last, key_rows)?;
         }
-        Ok(Segments { list, key_rows: first_keys })
+        Ok(Segments { list, first_keys })
+    }
+
+    /// Checks that keys in consecutive rows lie in `key_rows` rows.
+    fn check_rows(&self, key_rows: usize) -> Result<(), ExecError> {
+        for (segment, &first) in self.list.iter().zip(self.first_keys) {
+            outside("key row of a segment", first + Segments::keys(segment) - 1, key_rows)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that keys in pages lie in the table, and the pages in `key_rows` rows.
+    fn check_pages(&self, table: &[u32], key_rows: usize) -> Result<(), ExecError> {
+        for (segment, &first) in self.list.iter().zip(self.first_keys) {
+            let keys = Segments::keys(segment);
+            let end = first + keys.div_ceil(BLOCK);
+            outside("block table entry of a segment", end - 1, table.len())?;
+            for (block, &page) in table[first..end].iter().enumerate() {
+                let last = (keys - block * BLOCK).min(BLOCK) - 1;
+                outside("key row of a segment", page as usize * BLOCK + last, key_rows)?;
+            }
+        }
+        Ok(())
     }
 
     /// Keys that a segment's queries may see.
@@ -115,8 +135,23 @@ pub(crate) fn attention(
 ) -> Result<(), ExecError> {
     const NAME: &str = "Attention";
     let mut workspace = workspace(frame);
-    let counts = (frame.rows(op.q), frame.rows(op.k));
-    let segments = Segments::read(NAME, frame, op.segments, counts, &mut workspace)?;
+    let key_rows = frame.rows(op.k);
+    let segments = Segments::read(NAME, frame, op.segments, frame.rows(op.q), &mut workspace)?;
+    let (consecutive, paged);
+    let blocks: &dyn KeyBlocks = match op.keys {
+        Keys::Rows => {
+            segments.check_rows(key_rows)?;
+            consecutive = Contiguous(segments.first_keys);
+            &consecutive
+        }
+        Keys::Paged { table } => {
+            // SAFETY: the operation does not write the table.
+            let table = unsafe { frame.u32(table) };
+            segments.check_pages(table, key_rows)?;
+            paged = Paged { table, first: segments.first_keys };
+            &paged
+        }
+    };
     let input = Forward {
         heads: Heads { query: op.heads, key: op.kv_heads, dim: op.head_dim },
         scale: op.scale,
@@ -125,7 +160,7 @@ pub(crate) fn attention(
         k: rows(frame, op.k),
         v: rows(frame, op.v),
         segments: segments.list,
-        blocks: &Contiguous(segments.key_rows),
+        blocks,
     };
     // SAFETY: outputs are no inputs, and these are their only users.
     let (out, lse) = unsafe { (frame.f32_mut(op.out), op.lse.map(|lse| frame.f32_mut(lse))) };
@@ -150,8 +185,9 @@ pub(crate) fn attention_backward(
     const NAME: &str = "AttentionBackward";
     let mut workspace = workspace(frame);
     let (all, own) = (frame.rows(op.q), frame.rows(op.dq));
-    let counts = (all, frame.rows(op.k));
-    let segments = Segments::read(NAME, frame, op.segments, counts, &mut workspace)?;
+    let key_rows = frame.rows(op.k);
+    let segments = Segments::read(NAME, frame, op.segments, all, &mut workspace)?;
+    segments.check_rows(key_rows)?;
     let heads = Heads { query: op.heads, key: op.kv_heads, dim: op.head_dim };
     let (dout, out) = (rows(frame, op.dout), rows(frame, op.out));
     let deltas: &mut [f32] = workspace.take(all * op.heads).map_err(exhausted(NAME))?;
@@ -165,7 +201,7 @@ pub(crate) fn attention_backward(
             k: rows(frame, op.k),
             v: rows(frame, op.v),
             segments: segments.list,
-            blocks: &Contiguous(segments.key_rows),
+            blocks: &Contiguous(segments.first_keys),
         },
         dout,
         lse: rows(frame, op.lse).data,
@@ -179,7 +215,7 @@ pub(crate) fn attention_backward(
     let (dq, dk, dv) = (gradient(op.dq), gradient(op.dk), gradient(op.dv));
     let covered: usize = segments.list.iter().map(|segment| segment.queries).sum();
     let seen: usize = segments.list.iter().map(Segments::keys).sum();
-    if covered < all || seen < counts.1 {
+    if covered < all || seen < key_rows {
         // Rows of no segment have a gradient too: +0.
         for gradient in [&mut *dq.data, &mut *dk.data, &mut *dv.data] {
             clear(context, gradient);
@@ -226,7 +262,7 @@ fn query_pass(
     const NAME: &str = "AttentionBackward";
     let most = segments.list.len();
     let clipped = || {
-        segments.list.iter().zip(segments.key_rows).filter_map(|(segment, &key_row)| {
+        segments.list.iter().zip(segments.first_keys).filter_map(|(segment, &key_row)| {
             let first = segment.query_row.max(mine.start);
             let end = (segment.query_row + segment.queries).min(mine.end);
             let part = Segment {
@@ -271,7 +307,7 @@ fn key_pass(
     const NAME: &str = "AttentionBackward";
     let most = segments.list.len();
     let with_keys = || {
-        segments.list.iter().zip(segments.key_rows).filter_map(|(segment, &key_row)| {
+        segments.list.iter().zip(segments.first_keys).filter_map(|(segment, &key_row)| {
             let first = mine.start.saturating_sub(key_row);
             let end = mine.end.saturating_sub(key_row).min(Segments::keys(segment));
             (first < end).then_some((*segment, key_row, first / BLOCK * BLOCK..end))

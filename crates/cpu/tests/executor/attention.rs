@@ -73,7 +73,7 @@ fn packed_sequences() {
             head_dim,
             scale,
             window,
-            keys: Keys::InFlight,
+            keys: Keys::Rows,
         };
         let backward = AttentionBackward {
             q,
@@ -102,12 +102,17 @@ fn packed_sequences() {
 }
 
 #[test]
-fn a_cache_with_sequences_at_many_positions() {
-    let table = vec![[0, 1, 99, 0], [1, 1, 0, 100], [2, 5, 60, 128], [7, 1, 1100, 256]];
+fn pages_of_sequences_at_many_positions() {
+    let table = vec![[0, 1, 99, 0], [1, 1, 0, 2], [2, 5, 60, 3], [7, 1, 1100, 5]];
+    // The pages of four sequences, out of order; the first page of the third is the first sequence's too.
+    let pages: Vec<u32> =
+        [9, 3].into_iter().chain([21]).chain([9, 0]).chain((1..19).map(|i| (i * 7) % 22)).collect();
     let mut case = case(8, &table);
+    case.live.blocks = pages.len();
     let (q, out) = (case.tokens(9, 4 * 16), case.tokens(9, 4 * 16));
-    let (k, v) = (case.fixed(1400, 2 * 16), case.fixed(1400, 2 * 16));
+    let (k, v) = (case.fixed(22 * PAGE, 2 * 16), case.fixed(22 * PAGE, 2 * 16));
     let segments = segments(&mut case, &table);
+    let blocks = case.buffer(DType::U32, (pages.len(), 1), Axis::Blocks, Data::Words(pages));
     for precision in PRECISIONS {
         case.check_in(
             Attention {
@@ -122,10 +127,48 @@ fn a_cache_with_sequences_at_many_positions() {
                 head_dim: 16,
                 scale: 0.25,
                 window: None,
-                keys: Keys::Cache,
+                keys: Keys::Paged { table: blocks },
             },
             precision,
         );
+    }
+}
+
+#[test]
+fn pages_outside_the_table_or_the_cache_are_refused() {
+    for (pages, what, index, limit) in [
+        (vec![0], "block table entry of a segment", 1, 1),
+        (vec![0, 2], "key row of a segment", 2 * PAGE + 4, 2 * PAGE),
+    ] {
+        let table = vec![[0, 4, 65, 0]];
+        let mut case = case(4, &table);
+        case.live.blocks = pages.len();
+        let [q, out] = [(); 2].map(|()| case.tokens(4, 16));
+        let [k, v] = [(); 2].map(|()| case.fixed(2 * PAGE, 16));
+        let segments = segments(&mut case, &table);
+        let blocks = case.buffer(DType::U32, (pages.len(), 1), Axis::Blocks, Data::Words(pages));
+        let (heads, kv_heads, head_dim, scale, lse, window) = (1, 1, 16, 0.25, None, None);
+        let keys = Keys::Paged { table: blocks };
+        let op: Op = Attention {
+            q,
+            k,
+            v,
+            out,
+            lse,
+            segments,
+            heads,
+            kv_heads,
+            head_dim,
+            scale,
+            window,
+            keys,
+        }
+        .into();
+        case.check(op.clone());
+        for (_, mut cpu) in executors(Precision::F32) {
+            let error = ExecError::RowOutside { what, index, limit };
+            assert_eq!(case.run(&op, &mut cpu), Err(error));
+        }
     }
 }
 
@@ -203,7 +246,7 @@ fn segments_outside_their_buffers_are_refused() {
         let [q, k, v, out] = [(); 4].map(|()| case.tokens(8, 16));
         let segments = segments(&mut case, &table);
         let (heads, kv_heads, head_dim, scale) = (1, 1, 16, 0.25);
-        let (lse, window, keys) = (None, None, Keys::InFlight);
+        let (lse, window, keys) = (None, None, Keys::Rows);
         let op: Op = Attention {
             q,
             k,

@@ -167,6 +167,7 @@ impl Case {
             picked: self.capacity(Axis::Picked),
             segments: self.capacity(Axis::Segments),
             all_segments: self.capacity(Axis::AllSegments),
+            blocks: self.capacity(Axis::Blocks),
             micro_batches: 0,
         };
         let all = Frame::new(&self.program, &plan, &memory, whole);

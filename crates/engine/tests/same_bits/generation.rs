@@ -12,16 +12,26 @@ fn engine(case: Case, way: Way, shape: GenerateShape) -> Engine<'static> {
     case.engine(Train::Nothing, job, way)
 }
 
+/// A piece of the sequence that has the pages of `slot` to itself.
+fn piece<'a>(pages: &'a [u32], past: usize, ids: &'a [u32]) -> Advance<'a> {
+    Advance { pages, past, ids, logits: true }
+}
+
+fn shape(engine: &Engine<'_>) -> GenerateShape {
+    engine.blueprint.job.generate.unwrap()
+}
+
 /// Logits after the last token, as bits, of `ids` run from nothing in one piece.
 fn uncached(engine: &mut Engine<'_>, ids: &[u32]) -> Vec<u32> {
-    bits(&engine.advance(&[Advance { slot: 0, past: 0, ids }]).unwrap()[0])
+    let pages = shape(engine).slot(0);
+    bits(&engine.advance(&[piece(&pages, 0, ids)]).unwrap()[0])
 }
 
 /// Logits after every token of every sample: the oracle, one prefill for each, no cache carried over.
 fn references(case: Case, samples: &[Sequence]) -> Vec<Vec<Vec<u32>>> {
     let of = |sample: &Sequence| -> Vec<Vec<u32>> {
         let length = sample.ids.len();
-        let shape = GenerateShape { sequences: 1, length, prefill: length };
+        let shape = GenerateShape::full(1, length, length);
         let mut engine = engine(case, Way::Oracle, shape);
         (1..=length).map(|end| uncached(&mut engine, &sample.ids[..end])).collect()
     };
@@ -39,12 +49,13 @@ struct Cached<'e, 's> {
 impl Cached<'_, '_> {
     /// `(sample, slot, past, end)` of each sequence, in one call.
     fn advance(&mut self, work: &[(usize, usize, usize, usize)]) {
+        let shape = shape(self.engine);
+        let pages: Vec<Vec<u32>> = work.iter().map(|&(_, slot, ..)| shape.slot(slot)).collect();
         let advances: Vec<Advance<'_>> = work
             .iter()
-            .map(|&(sample, slot, past, end)| Advance {
-                slot,
-                past,
-                ids: &self.samples[sample].ids[past..end],
+            .zip(&pages)
+            .map(|(&(sample, _, past, end), pages)| {
+                piece(pages, past, &self.samples[sample].ids[past..end])
             })
             .collect();
         let rows = self.engine.advance(&advances).unwrap();
@@ -68,7 +79,7 @@ fn prefill_in_chunks_of_any_size_then_decode_alone() {
         let length = samples[sample].ids.len();
         for way in Way::all() {
             for prefill in [1, 3, 7, prompt, 64] {
-                let shape = GenerateShape { sequences: 1, length, prefill };
+                let shape = GenerateShape::full(1, length, prefill);
                 let mut engine = engine(case, way, shape);
                 let what = format!("{case:?} {way:?} chunks of {prefill}");
                 let mut cached = Cached {
@@ -97,7 +108,7 @@ fn decoding_beside_other_sequences() {
         let references = references(case, &samples);
         let length = samples.iter().map(|s| s.ids.len()).max().unwrap();
         for way in Way::all() {
-            let shape = GenerateShape { sequences: 4, length, prefill: 3 };
+            let shape = GenerateShape::full(4, length, 3);
             let mut engine = engine(case, way, shape);
             let what = format!("{case:?} {way:?}");
             let mut cached =
@@ -129,18 +140,19 @@ fn over_more_than_one_span_of_keys() {
         let case = Case { model: Model::Long, weights: DType::F32, profile };
         let samples = case.samples();
         let ends = [1024, 1025, 1026, 1090, LONG];
-        let shape = GenerateShape { sequences: 1, length: LONG, prefill: LONG };
+        let shape = GenerateShape::full(1, LONG, LONG);
         let mut oracle = engine(case, Way::Oracle, shape);
         let reference = ends.map(|end| uncached(&mut oracle, &samples[0].ids[..end]));
         for way in Way::some().into_iter().skip(1) {
             for prefill in [61, LONG] {
-                let shape = GenerateShape { sequences: 2, length: LONG, prefill };
+                let shape = GenerateShape::full(2, LONG, prefill);
+                let pages = shape.slot(1);
                 let mut engine = engine(case, way, shape);
                 let mut past = 0;
                 // 1 token at 1025 and 1026 is decoded, the rest is prefilled.
                 for (end, reference) in ends.iter().zip(&reference) {
                     let ids = &samples[0].ids[past..*end];
-                    let row = engine.advance(&[Advance { slot: 1, past, ids }]).unwrap();
+                    let row = engine.advance(&[piece(&pages, past, ids)]).unwrap();
                     let what = format!("{case:?} {way:?} chunks of {prefill}");
                     assert!(bits(&row[0]) == *reference, "{what}: after token {end}");
                     past = *end;
@@ -174,15 +186,15 @@ fn log_probs_of_decoded_logits_are_those_of_scoring() {
             let length = samples[2].ids.len();
             let job = Job {
                 score: Some((length, 1)),
-                generate: Some(GenerateShape { sequences: 1, length, prefill: 8 }),
+                generate: Some(GenerateShape::full(1, length, 8)),
                 ..Job::default()
             };
             let mut engine = case.engine(Train::Nothing, job, way);
             let scored = engine.score(&pack(&samples, &[2])).unwrap();
-            let ids = &samples[2].ids;
+            let (ids, pages) = (&samples[2].ids, shape(&engine).slot(0));
             for past in 0..length - 1 {
                 let ids = &ids[past..past + 1];
-                let row = engine.advance(&[Advance { slot: 0, past, ids }]).unwrap();
+                let row = engine.advance(&[piece(&pages, past, ids)]).unwrap();
                 let decoded = log_prob(&row[0], samples[2].targets[past]);
                 assert_eq!(decoded.to_bits(), scored[past].to_bits(), "{case:?} {way:?} {past}");
             }

@@ -77,6 +77,7 @@ impl Rig {
             caches: vec![],
             hyper: None,
             grad_squares: None,
+            page_share: program::store::PageShare { cp: 1, interleave: 1 },
             topology: Topology::single(),
             rank: Rank::FIRST,
         };

@@ -155,7 +155,12 @@ fn run_rank(
     settings: Settings,
 ) -> Result<Share, String> {
     let rank = member.rank();
-    let store = Store::new(graph, topology, rank, StoreOptions { accumulation: 1, cache_rows: 0 });
+    let store = Store::new(
+        graph,
+        topology,
+        rank,
+        StoreOptions { accumulation: 1, ..StoreOptions::default() },
+    );
     let options = Options {
         mode: Mode::Train { coef_known: settings.coef_known },
         tokens: batch.capacity,

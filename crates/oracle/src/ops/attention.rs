@@ -36,7 +36,7 @@ const SPAN: usize = 16 * BLOCK;
 pub(crate) fn attention(op: &Attention, frame: &Frame<'_>) -> Result<(), ExecError> {
     let (q, k, v) =
         (Matrix::load(frame, op.q), Matrix::load(frame, op.k), Matrix::load(frame, op.v));
-    let segments = Segment::load(frame, op.segments, q.rows, k.rows)?;
+    let segments = Segment::load(frame, op.segments, &op.keys, q.rows, k.rows)?;
     let mut out = Matrix::load(frame, op.out);
     let mut lse = op.lse.map(|lse| Matrix::load(frame, lse));
     let group = op.heads / op.kv_heads;

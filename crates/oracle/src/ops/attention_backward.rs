@@ -14,7 +14,7 @@ use super::segments::Segment;
 use crate::lanes::dot;
 use crate::matrix::Matrix;
 use arena::{ExecError, Frame};
-use program::ops::AttentionBackward;
+use program::ops::{AttentionBackward, Keys};
 use std::ops::Range;
 
 /// See the module for the order. Rows that no segment covers get +0.
@@ -23,7 +23,7 @@ pub(crate) fn attention_backward(
     frame: &Frame<'_>,
 ) -> Result<(), ExecError> {
     let rule = Rule::load(op, frame);
-    let segments = Segment::load(frame, op.segments, rule.q.rows, rule.k.rows)?;
+    let segments = Segment::load(frame, op.segments, &Keys::Rows, rule.q.rows, rule.k.rows)?;
     let mut dq = Matrix::zeros_like(frame, op.dq);
     let mut dk = Matrix::zeros_like(frame, op.dk);
     let mut dv = Matrix::zeros_like(frame, op.dv);

@@ -2,13 +2,16 @@
 
 use crate::matrix::Matrix;
 use arena::{ExecError, Frame};
-use program::ops::CacheWrite;
+use program::ops::{CacheWrite, ELSEWHERE};
 
-/// `cache[slots[t]] = x[t]`, live rows ascending; nothing is written if a slot is outside.
+/// `cache[slots[t]] = x[t]`, live rows ascending, but for rows of other ranks; nothing is written if a slot is outside.
 pub(crate) fn cache_write(op: &CacheWrite, frame: &Frame<'_>) -> Result<(), ExecError> {
     let (x, slots) = (Matrix::load(frame, op.x), frame.load_u32(op.slots));
     let mut cache = Matrix::load(frame, op.cache);
     for (t, &slot) in slots.iter().enumerate() {
+        if slot == ELSEWHERE {
+            continue;
+        }
         let slot = slot as usize;
         if slot >= cache.rows {
             return Err(ExecError::RowOutside {

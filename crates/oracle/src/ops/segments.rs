@@ -2,10 +2,15 @@
 
 use arena::{ExecError, Frame};
 use program::BufferId;
+use program::ops::{Keys, PAGE};
 use std::ops::Range;
 
 /// Columns of the table.
 const COLUMNS: usize = 4;
+
+fn outside(what: &'static str, index: usize, limit: usize) -> Result<(), ExecError> {
+    if index < limit { Ok(()) } else { Err(ExecError::RowOutside { what, index, limit }) }
+}
 
 /// Consecutive queries of one sequence.
 pub(crate) struct Segment {
@@ -15,8 +20,16 @@ pub(crate) struct Segment {
     pub(crate) rows: usize,
     /// Position of the first query in its sequence.
     position: usize,
-    /// Row of the sequence's key 0.
-    key_row: usize,
+    /// Row of the first key of each of the sequence's blocks.
+    blocks: Blocks,
+}
+
+/// Where a sequence's keys are.
+enum Blocks {
+    /// In consecutive rows from this one.
+    Rows(usize),
+    /// In these pages.
+    Pages(Vec<usize>),
 }
 
 impl Segment {
@@ -24,27 +37,38 @@ impl Segment {
     pub(crate) fn load(
         frame: &Frame<'_>,
         table: BufferId,
+        keys: &Keys,
         query_rows: usize,
         key_rows: usize,
     ) -> Result<Vec<Segment>, ExecError> {
         let table = frame.load_u32(table);
-        let segments = table.chunks_exact(COLUMNS).map(|row| {
-            let [first_row, rows, position, key_row] = [0, 1, 2, 3].map(|i| row[i] as usize);
-            Segment { first_row, rows, position, key_row }
-        });
-        // A row of the table that stands for no query says nothing.
-        let segments: Vec<Segment> = segments.filter(|s| s.rows > 0).collect();
-        for segment in &segments {
-            let last_query = segment.query(segment.rows - 1);
-            if last_query >= query_rows {
-                let what = "query row of a segment";
-                return Err(ExecError::RowOutside { what, index: last_query, limit: query_rows });
+        let pages = match keys {
+            Keys::Rows => None,
+            Keys::Paged { table } => Some(frame.load_u32(*table)),
+        };
+        let mut segments = Vec::new();
+        for row in table.chunks_exact(COLUMNS) {
+            let [first_row, rows, position, first] = [0, 1, 2, 3].map(|i| row[i] as usize);
+            // A row of the table that stands for no query says nothing.
+            if rows == 0 {
+                continue;
             }
-            let last_key = segment.key(segment.keys() - 1);
-            if last_key >= key_rows {
-                let what = "key row of a segment";
-                return Err(ExecError::RowOutside { what, index: last_key, limit: key_rows });
+            outside("query row of a segment", first_row + rows - 1, query_rows)?;
+            let keys = position + rows;
+            let blocks = match &pages {
+                None => Blocks::Rows(first),
+                Some(pages) => {
+                    let end = first + keys.div_ceil(PAGE);
+                    outside("block table entry of a segment", end - 1, pages.len())?;
+                    Blocks::Pages(pages[first..end].iter().map(|&page| page as usize).collect())
+                }
+            };
+            let segment = Segment { first_row, rows, position, blocks };
+            for block in 0..keys.div_ceil(PAGE) {
+                let last = keys.min((block + 1) * PAGE) - 1;
+                outside("key row of a segment", segment.key(last), key_rows)?;
             }
+            segments.push(segment);
         }
         Ok(segments)
     }
@@ -56,7 +80,10 @@ impl Segment {
 
     /// Row of the sequence's key `j`.
     pub(crate) fn key(&self, j: usize) -> usize {
-        self.key_row + j
+        match &self.blocks {
+            Blocks::Rows(first) => first + j,
+            Blocks::Pages(pages) => pages[j / PAGE] * PAGE + j % PAGE,
+        }
     }
 
     /// Position of query `i` in its sequence.

@@ -32,7 +32,7 @@ impl Case<'_> {
         let rows = self.q.len() / (heads * dim);
         let (out, lse) = (rig.out(rows, heads * dim), Some(rig.out(rows, heads)));
         let segments = rig.words(4, self.segments);
-        let (head_dim, window, keys) = (dim, self.window, Keys::InFlight);
+        let (head_dim, window, keys) = (dim, self.window, Keys::Rows);
         Attention {
             q,
             k,

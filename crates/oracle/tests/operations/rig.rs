@@ -4,6 +4,7 @@ use arena::{ExecError, Executor, Frame, Memory};
 use oracle::{Oracle, Precision};
 use program::buffer::Live;
 use program::lower::Io;
+use program::store::PageShare;
 use program::topology::Rank;
 use program::{Axis, Buffer, BufferId, DType, Kind, Op, Plan, Program, Store, Topology};
 
@@ -95,6 +96,7 @@ impl Rig {
             caches: vec![],
             hyper: None,
             grad_squares: None,
+            page_share: PageShare { cp: 1, interleave: 1 },
             topology: Topology::single(),
             rank: Rank::FIRST,
         };

@@ -1,6 +1,7 @@
 //! Attention forward and backward: caches in generation, keys and queries moved between context ranks in training.
 
-use super::{Lowering, Mode};
+use super::{Lowering, Mode, Placed};
+use crate::buffer::{Axis, BufferId, DType, Kind};
 use crate::graph::Node;
 use crate::ops::*;
 
@@ -19,16 +20,14 @@ impl Lowering<'_> {
         };
         let (heads, kv_heads) = self.local_heads(node);
         let (q, mut k, mut v) = (self.need(*q), self.need(*k), self.need(*v));
-        let mut keys = Keys::InFlight;
+        (k, v) = (self.gather_tokens(k), self.gather_tokens(v));
+        let mut keys = Keys::Rows;
         if let Mode::Generate { .. } = self.options.mode {
             let (cache_k, cache_v) = self.store.caches[*cache];
-            let slots = self.io.slots.expect("generation has slots");
-            self.emit(CacheWrite { x: k, slots, cache: cache_k });
-            self.emit(CacheWrite { x: v, slots, cache: cache_v });
-            (k, v) = (cache_k, cache_v);
-            keys = Keys::Cache;
-        } else {
-            (k, v) = (self.gather_tokens(k), self.gather_tokens(v));
+            (k, v) = (self.cached(k, cache_k), self.cached(v, cache_v));
+            if let Some(table) = self.io.blocks {
+                keys = Keys::Paged { table };
+            }
         }
         let train = matches!(self.options.mode, Mode::Train { .. });
         let out = self.define(*out);
@@ -47,6 +46,22 @@ impl Lowering<'_> {
             window: *window,
             keys,
         });
+    }
+
+    /// Stores the rows of every rank's tokens in the pages that this rank holds, and gives the buffer in which attention
+    /// finds all keys (or values) that queries see: the cache itself, or, with context ranks, the rows of the block
+    /// table's pages, moved here from the ranks that hold them.
+    fn cached(&mut self, x: BufferId, cache: BufferId) -> BufferId {
+        let slots = self.io.slots.expect("generation has slots");
+        self.emit(CacheWrite { x, slots, cache });
+        let Some(Placed { rows: index, owners }) = self.io.block_rows else { return cache };
+        let (rows, cols) =
+            (self.buffers[index.0 as usize].rows, self.buffers[cache.0 as usize].cols);
+        let name = format!("{}.pages", self.buffers[cache.0 as usize].name);
+        let out = self.buffer(name, DType::F32, rows, cols, Axis::BlockRows, Kind::Graph);
+        self.emit(PickRows { x: cache, index, out });
+        self.rows_of_owners(out, owners);
+        out
     }
 
     pub(super) fn backward_attention(&mut self, node: &Node) {

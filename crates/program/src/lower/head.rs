@@ -4,15 +4,21 @@ use super::{Lowering, Mode};
 use crate::buffer::{Axis, BufferId, DType, Kind};
 use crate::graph::Split;
 use crate::ops::*;
+use crate::topology::Cut;
 
 impl Lowering<'_> {
-    fn vocab_shard(&self) -> VocabShard {
-        let head = self.graph.head.expect("a graph has a head");
-        let info = self.graph.param_info(head);
-        let (tp, rank) = (self.store.topology.tp, self.store.rank.tp);
+    /// How tensor ranks share the padded vocabulary.
+    fn head_cut(&self) -> &Cut {
+        let info = self.graph.param_info(self.graph.head.expect("a graph has a head"));
         let Split::Rows(cut) = &info.split else {
             panic!("{}: the head is shared by rows of the vocabulary", info.name)
         };
+        cut
+    }
+
+    fn vocab_shard(&self) -> VocabShard {
+        let (tp, rank) = (self.store.topology.tp, self.store.rank.tp);
+        let cut = self.head_cut();
         let owned = cut.owned(tp, rank);
         VocabShard {
             first: owned.start,
@@ -23,17 +29,14 @@ impl Lowering<'_> {
     }
 
     fn head_leaves(&self) -> usize {
-        match &self.graph.param_info(self.graph.head.expect("a graph has a head")).split {
-            Split::Rows(cut) => cut.leaves(),
-            _ => 1,
-        }
+        self.head_cut().leaves()
     }
 
     pub(super) fn forward_head(&mut self) {
         let hidden = self.graph.hidden.expect("a graph has a final value");
         let x = self.current[hidden];
         match self.options.mode {
-            Mode::Generate { picked } => self.pick_logits(x, picked),
+            Mode::Generate { picked, .. } => self.pick_logits(x, picked),
             Mode::Score => self.log_probs(x, None),
             Mode::Train { coef_known } => {
                 let head = self.graph.head.expect("a graph has a head");
@@ -59,17 +62,30 @@ impl Lowering<'_> {
         let rows =
             self.buffer("picked_hidden", DType::F32, picked, cols, Axis::Picked, Kind::Graph);
         self.emit(PickRows { x, index, out: rows });
-        let logits =
-            self.buffer("logits", DType::F32, picked, shard.rows, Axis::Picked, Kind::Input);
+        if let Some(owners) = self.io.picked_owners {
+            self.rows_of_owners(rows, owners);
+        }
+        let (tp, padded) = (self.store.topology.tp, self.head_cut().len());
+        let logits = self.buffer("logits", DType::F32, picked, padded, Axis::Picked, Kind::Input);
+        let out = if tp == 1 {
+            logits
+        } else {
+            self.buffer("logits.share", DType::F32, picked, shard.rows, Axis::Picked, Kind::Graph)
+        };
         let weight = self.param(self.graph.head.expect("a graph has a head"));
         self.emit(MatMul {
             label: "logits".into(),
-            out: logits,
+            out,
             leaves: vec![vec![Term { a: Operand::whole(rows), b: Operand::whole(weight) }]],
             tail: vec![],
             alpha: 1.0,
             init: Init::Zero,
         });
+        if tp > 1 {
+            let ranges = (0..tp).map(|rank| self.head_cut().owned(tp, rank)).collect();
+            let kind = CollectiveKind::GatherColumns { ranges };
+            self.emit(Collective { group: Group::Tensor, kind, x: out, out: logits });
+        }
         self.io.logits = Some(logits);
     }
 

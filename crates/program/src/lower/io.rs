@@ -2,6 +2,7 @@
 
 use super::{Lowering, Mode};
 use crate::buffer::{Axis, BufferId, DType, Kind};
+use crate::ops::PAGE;
 
 /// Where a program's inputs and results are; absent ones are not used by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,14 +26,30 @@ pub struct Io {
     pub all_targets: Option<BufferId>,
     /// Coefficients of all tokens; trained heads only.
     pub all_coef: Option<BufferId>,
-    /// Cache row of each token; generation only.
+    /// Row in this rank's cache of each token of all ranks ([`crate::ops::ELSEWHERE`] where another rank holds its page), U32
+    /// `[all tokens, 1]`; generation only.
     pub slots: Option<BufferId>,
+    /// Block table, U32 `[blocks, 1]`; generation on one context rank only.
+    pub blocks: Option<BufferId>,
+    /// Rows of the block table's pages; generation on several context ranks only.
+    pub block_rows: Option<Placed>,
     /// Rows whose logits are wanted; generation only.
     pub picked: Option<BufferId>,
+    /// The context rank of each picked row, U32 `[picked, 1]`; generation on several context ranks only.
+    pub picked_owners: Option<BufferId>,
     /// Log-prob of each token of this rank `[tokens, 1]`.
     pub logp: Option<BufferId>,
-    /// Logits of this rank's share of the vocabulary for the picked rows `[picked, share]`.
+    /// Logits over the padded vocabulary for the picked rows `[picked, padded vocabulary]`, on every rank.
     pub logits: Option<BufferId>,
+}
+
+/// Rows that context ranks hold between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Row on this rank, U32 `[rows, 1]`, [`crate::ops::ELSEWHERE`] where another rank holds it.
+    pub rows: BufferId,
+    /// The rank that holds it, U32 `[rows, 1]`.
+    pub owners: BufferId,
 }
 
 impl Lowering<'_> {
@@ -47,11 +64,7 @@ impl Lowering<'_> {
         let table = self.buffer("segments", DType::U32, segments, 4, Axis::Segments, Kind::Input);
         self.io.segments = Some(table);
         match self.options.mode {
-            Mode::Generate { picked } => {
-                self.io.slots = Some(vector(self, "slots", DType::U32));
-                self.io.picked =
-                    Some(self.buffer("picked", DType::U32, picked, 1, Axis::Picked, Kind::Input));
-            }
+            Mode::Generate { picked, blocks } => self.make_rollout_inputs(picked, blocks),
             Mode::Score => self.io.targets = Some(vector(self, "targets", DType::U32)),
             Mode::Train { .. } => {
                 self.io.targets = Some(vector(self, "targets", DType::U32));
@@ -74,6 +87,22 @@ impl Lowering<'_> {
                 };
             }
         }
+    }
+
+    fn make_rollout_inputs(&mut self, picked: usize, blocks: usize) {
+        let words = |l: &mut Self, name: &str, rows: usize, axis| {
+            Some(l.buffer(name, DType::U32, rows, 1, axis, Kind::Input))
+        };
+        self.io.slots = words(self, "slots", self.all_tokens(), Axis::AllTokens);
+        self.io.picked = words(self, "picked", picked, Axis::Picked);
+        if self.store.topology.cp == 1 {
+            self.io.blocks = words(self, "blocks", blocks, Axis::Blocks);
+            return;
+        }
+        self.io.picked_owners = words(self, "picked_owners", picked, Axis::Picked);
+        let rows = words(self, "block_rows", blocks * PAGE, Axis::BlockRows);
+        let owners = words(self, "block_owners", blocks * PAGE, Axis::BlockRows);
+        self.io.block_rows = rows.zip(owners).map(|(rows, owners)| Placed { rows, owners });
     }
 
     /// The same input for the tokens of every context rank: the very buffer when there is one rank.

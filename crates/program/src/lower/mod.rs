@@ -13,7 +13,7 @@ mod linear;
 mod optimizer;
 mod parallel;
 
-pub use io::Io;
+pub use io::{Io, Placed};
 pub use optimizer::{accumulate, accumulation_ranges, optimizer, resident};
 
 use crate::buffer::{Axis, Buffer, BufferId, DType, Kind};
@@ -39,6 +39,8 @@ pub enum Mode {
     Generate {
         /// Most rows that may be picked.
         picked: usize,
+        /// Most entries of the block table.
+        blocks: usize,
     },
 }
 

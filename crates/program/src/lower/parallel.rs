@@ -20,6 +20,13 @@ impl Lowering<'_> {
         out
     }
 
+    /// Every row of `x` from the context rank that holds it.
+    pub(super) fn rows_of_owners(&mut self, x: BufferId, owners: BufferId) {
+        let bounds = (0..=self.store.topology.cp).collect();
+        let kind = CollectiveKind::OwnerRows { ids: owners, bounds };
+        self.emit(Collective { group: Group::Context, kind, x, out: x });
+    }
+
     pub(super) fn all_tokens_buffer(&mut self, name: String, cols: usize) -> BufferId {
         let rows = self.all_tokens();
         self.buffer(name, DType::F32, rows, cols, Axis::AllTokens, Kind::Graph)

@@ -2,13 +2,19 @@
 
 use crate::buffer::BufferId;
 
+/// Keys of a page of the cache: the canon's key block, so that a page is read as one block.
+pub const PAGE: usize = 64;
+
 /// Where keys and values are.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Keys {
-    /// Rows of the micro-batch: a segment's key j is row `key_row + j`.
-    InFlight,
-    /// Rows of a cache: a segment's key j is row `key_row + j` of the cache buffers.
-    Cache,
+    /// In consecutive rows: a segment's key j is row `first + j`, where `first` is the segment table's last column.
+    Rows,
+    /// In pages of a cache: a segment's key j is row `table[first + j / PAGE] · PAGE + j mod PAGE`.
+    Paged {
+        /// Block table U32 `[blocks, 1]`: the pages of each sequence in order, one sequence after the other.
+        table: BufferId,
+    },
 }
 
 /// `out = softmax(q·kᵀ·scale)·v` for each query row over the keys of its own sequence up to its position.
@@ -28,8 +34,9 @@ pub struct Attention {
     pub out: BufferId,
     /// log Σexp of each row and head `[tokens, heads]`; kept for the backward pass.
     pub lse: Option<BufferId>,
-    /// Segment table U32 `[segments, 4]`: first query row, rows, position of the first row, key row of position 0.
-    /// Its live rows are the live segments.
+    /// Segment table U32 `[segments, 4]`: first query row, rows, position of the first row, and where the sequence's
+    /// keys begin: the row of position 0, or the block table's entry of the first page. Its live rows are the live
+    /// segments.
     pub segments: BufferId,
     /// Query heads of this rank.
     pub heads: usize,

@@ -2,7 +2,10 @@
 
 use crate::buffer::BufferId;
 
-/// `cache[slots[t]] = x[t]` for live rows.
+/// Index of a row that another rank holds: nothing is written for it.
+pub const ELSEWHERE: u32 = u32::MAX;
+
+/// `cache[slots[t]] = x[t]` for live rows whose slot is not [`ELSEWHERE`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct CacheWrite {
     /// Rows to store `[tokens, n]`.

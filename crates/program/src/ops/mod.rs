@@ -20,8 +20,8 @@ mod rope;
 
 pub use adamw::{AdamW, EXACT_SUM_WORDS, SumSquares, exact_sum_from_u32, exact_sum_to_u32};
 pub use add::{Add, AddRow};
-pub use attention::{Attention, AttentionBackward, Keys};
-pub use cache::CacheWrite;
+pub use attention::{Attention, AttentionBackward, Keys, PAGE};
+pub use cache::{CacheWrite, ELSEWHERE};
 pub use collective::{Collective, CollectiveKind, Group};
 pub use column_sum::{ColumnSum, FoldRows};
 pub use copy::Copy;

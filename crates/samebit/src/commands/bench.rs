@@ -1,5 +1,6 @@
 //! `samebit bench`: rates of training and generation on random tokens, and where the time goes.
 
+use crate::commands::generate::PASS_TOKENS;
 use crate::commands::shared::{self, Adapt, Memory};
 use crate::device::{self, Compute, Device};
 use crate::infer;
@@ -15,6 +16,7 @@ use program::keep::{Keep, Level};
 use program::ledger::Bytes;
 use program::{Rank, Topology};
 use serde::Serialize;
+use std::ops::Range;
 use std::time::Instant;
 use train::Facts;
 
@@ -34,6 +36,9 @@ pub(crate) struct Args {
     /// Tokens of a sequence; of the prompt, when generating
     #[arg(long, default_value_t = 512)]
     sequence: usize,
+    /// Sequences generated at once
+    #[arg(long, default_value_t = 1)]
+    sequences: usize,
     /// Steps, after one that is not counted; tokens, when generating
     #[arg(long, default_value_t = 5)]
     steps: usize,
@@ -81,7 +86,12 @@ struct Rates {
 const MOST: usize = 1 << 20;
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    let counts = [("--steps", args.steps), ("--batch", args.batch), ("--sequence", args.sequence)];
+    let counts = [
+        ("--steps", args.steps),
+        ("--batch", args.batch),
+        ("--sequence", args.sequence),
+        ("--sequences", args.sequences),
+    ];
     for (name, count) in counts {
         if count == 0 || count > MOST {
             bail!("{name} {count}: must be between 1 and {MOST}");
@@ -152,32 +162,43 @@ const HYPER: Hyper =
 
 fn generate(args: &Args, device: &Device) -> Result<Rates> {
     let model = model::open(&args.model, &args.source, args.json)?;
-    let shape = GenerateShape {
-        sequences: 1,
-        length: args.sequence + args.steps,
-        prefill: args.sequence.min(512),
-    };
+    let length = args.sequence + args.steps;
+    let shape = GenerateShape::full(args.sequences, length, args.sequence.min(PASS_TOKENS));
     let setup = infer::Setup { adapter: None, memory: &args.memory, quiet: args.json };
     let before = device::resident_bytes().unwrap_or(0);
     let job = Job { generate: Some(shape), ..Job::default() };
     let mut engine = infer::engine(&model, device, job, &setup)?;
-    let prompt = random_ids(args.sequence, engine.graph.vocab, 0);
-    // Once uncounted: pages are touched for the first time.
-    engine.advance(&[Advance { slot: 0, past: 0, ids: &prompt }])?;
+    let vocab = engine.graph.vocab;
+    let prompts: Vec<Vec<u32>> =
+        (0..args.sequences).map(|i| random_ids(args.sequence, vocab, i as u64)).collect();
+    let pages: Vec<Vec<u32>> = (0..args.sequences).map(|slot| shape.slot(slot)).collect();
+    // Tokens `range` of every sequence, whose tokens go round its prompt.
+    let advance = |engine: &mut Engine<'_>, range: Range<usize>| -> Result<f64> {
+        let ids: Vec<Vec<u32>> = prompts
+            .iter()
+            .map(|prompt| range.clone().map(|i| prompt[i % prompt.len()]).collect())
+            .collect();
+        let work: Vec<Advance<'_>> = ids
+            .iter()
+            .zip(&pages)
+            .map(|(ids, pages)| Advance { pages, past: range.start, ids, logits: true })
+            .collect();
+        let start = Instant::now();
+        engine.advance(&work)?;
+        Ok(start.elapsed().as_secs_f64())
+    };
+    // Once uncounted: memory is touched for the first time.
+    advance(&mut engine, 0..args.sequence)?;
     if args.kernels {
         engine.start_profile();
     }
-    let start = Instant::now();
-    engine.advance(&[Advance { slot: 0, past: 0, ids: &prompt }])?;
-    let prefill_s = start.elapsed().as_secs_f64();
-    let mut seconds = Vec::new();
-    for step in 0..args.steps {
-        let start = Instant::now();
-        let ids = [prompt[step % prompt.len()]];
-        engine.advance(&[Advance { slot: 0, past: args.sequence + step, ids: &ids }])?;
-        seconds.push(start.elapsed().as_secs_f64());
-    }
-    let generated = (args.sequence as f64 / prefill_s, 1.0 / median(&mut seconds));
+    let prefill_s = advance(&mut engine, 0..args.sequence)?;
+    let mut seconds = (args.sequence..length)
+        .map(|token| advance(&mut engine, token..token + 1))
+        .collect::<Result<Vec<f64>>>()?;
+    let sequences = args.sequences as f64;
+    let prefill = sequences * args.sequence as f64 / prefill_s;
+    let generated = (prefill, sequences / median(&mut seconds));
     Ok(rates(device, &engine, before, None, None, Some(generated)))
 }
 

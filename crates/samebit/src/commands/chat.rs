@@ -1,6 +1,6 @@
 //! `samebit chat`: talk to a model in the terminal.
 
-use crate::commands::generate::PREFILL;
+use crate::commands::generate::PASS_TOKENS;
 use crate::commands::shared::Memory;
 use crate::completion::{Decoding, complete};
 use crate::device::{Compute, Device};
@@ -9,6 +9,7 @@ use crate::model::{self, Source};
 use crate::output;
 use anyhow::{Context, Result, bail};
 use engine::{GenerateShape, Job};
+use rollout::Scheduler;
 use serde_json::{Map, Value, json};
 use std::io::{BufRead, IsTerminal};
 use std::path::PathBuf;
@@ -47,15 +48,15 @@ pub(crate) fn run(args: Args) -> Result<()> {
         bail!("--context 0: a conversation has tokens");
     }
     let context = args.context.min(model.checkpoint.config().max_position_embeddings);
-    let shape = GenerateShape { sequences: 1, length: context, prefill: PREFILL.min(context) };
+    let shape = GenerateShape::full(1, context, PASS_TOKENS.min(context));
     let setup = Setup { adapter: args.adapter.as_deref(), memory: &args.memory, quiet: false };
     let mut engine =
         infer::engine(&model, &device, Job { generate: Some(shape), ..Job::default() }, &setup)?;
     let ends = model.stops(&tokenizer);
     let mut messages: Vec<Value> =
         args.system.iter().map(|s| json!({"role": "system", "content": s})).collect();
-    // Tokens whose keys and values the cache holds.
-    let mut cached: Vec<u32> = Vec::new();
+    // Its pages stay known from turn to turn: what a turn has in common with the last one does not run again.
+    let mut scheduler = Scheduler::new(&engine, Some(&tokenizer))?;
     let prompting = std::io::stdin().is_terminal();
     if prompting {
         eprintln!("{} · an empty line or Ctrl-D ends the talk", model.identity);
@@ -74,18 +75,10 @@ pub(crate) fn run(args: Args) -> Result<()> {
                 ids.len()
             );
         }
-        // The template may rewrite what it said before: only the common beginning is reused, and at least one token runs.
-        let same = ids.iter().zip(&cached).take_while(|(a, b)| a == b).count();
-        let past = same.min(ids.len() - 1);
-        let mut emit = |piece: &str| output::print(piece);
-        let completion =
-            complete(&mut engine, &tokenizer, &ids, past, &ends, &args.decoding, &mut emit)?;
+        let request = args.decoding.request(0, ids, &ends);
+        let said = complete(&mut engine, &mut scheduler, request, output::print)?;
         output::print("\n")?;
-        cached = ids;
-        // The last chosen token never ran.
-        let ran = completion.ids.len().saturating_sub(1);
-        cached.extend(&completion.ids[..ran]);
-        messages.push(json!({"role": "assistant", "content": completion.text}));
+        messages.push(json!({"role": "assistant", "content": said.completion.text}));
     }
     Ok(())
 }

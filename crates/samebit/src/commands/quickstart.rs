@@ -44,6 +44,8 @@ const HELD_OUT: &str = include_str!("../../../../data/quickstart/heldout.jsonl")
 /// The longest answer has 17 tokens with its end marker.
 const ANSWER_TOKENS: usize = 24;
 const SEQUENCES: usize = 16;
+/// Tokens of a forward pass when answering.
+const PASS_TOKENS: usize = 128;
 /// Held-out items that the base may at most, and the tuned model must at least, answer exactly.
 const BASE_AT_MOST: f64 = 0.1;
 const TUNED_AT_LEAST: f64 = 0.9;
@@ -58,11 +60,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let items = evaluate::items(HELD_OUT, &tokenizer, &model.template()?)?;
     let data = shipped_data(&out)?;
     let requested = Requested::new(None, settings(&args, &out, data))?;
-    let generate = GenerateShape {
-        sequences: SEQUENCES,
-        length: evaluate::longest(&items, ANSWER_TOKENS),
-        prefill: 64,
-    };
+    let length = evaluate::longest(&items, ANSWER_TOKENS);
+    let generate = GenerateShape::full(SEQUENCES, length, PASS_TOKENS);
     let job = Job { generate: Some(generate), ..Job::default() };
     let tuning = tuning::prepare(requested, &args.source, job, false)?;
     print_plan(&tuning)?;
