@@ -2,6 +2,7 @@
 
 use crate::frame::Frame;
 use program::Op;
+use std::fmt;
 
 /// Runs operations of a program on host memory. Collectives are not an executor's: who drives ranks runs them.
 pub trait Executor {
@@ -10,6 +11,30 @@ pub trait Executor {
 
     /// Scratch bytes that an operation needs at the program's capacity.
     fn workspace_bytes(&self, op: &Op, program: &program::Program) -> usize;
+
+    /// The kernel that the last operation took: the record of a run counts them as they ran.
+    fn kernel(&self) -> Kernel {
+        Kernel::default()
+    }
+}
+
+/// How an operation was computed. It changes time and never a bit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Kernel {
+    /// The instruction set or device; empty for plain code.
+    pub device: &'static str,
+    /// Which of several ways; empty where there is one.
+    pub way: &'static str,
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.device, self.way) {
+            ("", "") => f.write_str("plain"),
+            (device, "") => f.write_str(device),
+            (device, way) => write!(f, "{device} {way}"),
+        }
+    }
 }
 
 /// An operation that could not be carried out on the values it was given.

@@ -8,6 +8,6 @@ mod executor;
 mod frame;
 mod memory;
 
-pub use executor::{ExecError, Executor};
+pub use executor::{ExecError, Executor, Kernel};
 pub use frame::{Elems, Frame};
 pub use memory::{AllocError, Memory};

@@ -1,6 +1,6 @@
 //! What every kernel is called with: instruction set, arithmetic and threads.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::isa::{Isa, IsaError};
 use crate::pool::{Pool, THREADS_MAX};
@@ -38,7 +38,26 @@ pub struct Context {
     isa: Isa,
     arithmetic: Arithmetic,
     pool: Option<Pool>,
+    /// Instruction set and way of the last product, as one number; see [`Context::note`].
+    taken: AtomicU8,
 }
+
+/// Kinds of words of products: what multiplies them.
+pub(crate) const WORDS: [&str; 5] =
+    ["f32", "bf16 dots", "bf16 on f32", "bf16 tiles", "bf16 tiles on f32"];
+/// Names of ways that a product can be computed in, by words and way.
+const WAYS: [[&str; 3]; WORDS.len()] = [
+    ["packed f32", "few rows f32", "thin f32"],
+    ["packed bf16 dots", "few rows bf16 dots", "thin bf16 dots"],
+    ["packed bf16 on f32", "few rows bf16 on f32", "thin bf16 on f32"],
+    ["packed bf16 tiles", "few rows bf16 tiles", "thin bf16 tiles"],
+    ["packed bf16 tiles on f32", "few rows bf16 tiles on f32", "thin bf16 tiles on f32"],
+];
+/// Notes of one instruction set: [`WAYS`] fit.
+const NOTES: u8 = 16;
+const ISAS: [Isa; 3] = [Isa::Portable, Isa::Avx2, Isa::Avx512];
+/// No product has run.
+const NOTHING_TAKEN: u8 = u8::MAX;
 
 /// Why a [`Context`] cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -83,7 +102,7 @@ impl Context {
                 Some(pool)
             }
         };
-        Ok(Self { isa, arithmetic, pool })
+        Ok(Self { isa, arithmetic, pool, taken: AtomicU8::new(NOTHING_TAKEN) })
     }
 
     /// The instruction set.
@@ -102,6 +121,18 @@ impl Context {
     #[must_use]
     pub fn threads(&self) -> usize {
         self.pool.as_ref().map_or(1, Pool::threads)
+    }
+
+    /// Notes how a product is computed: `words` and `way` index its names.
+    pub(crate) fn note(&self, isa: Isa, words: u8, way: u8) {
+        self.taken.store(NOTES * isa as u8 + 3 * words + way, Ordering::Relaxed);
+    }
+
+    /// What was noted since the last call, if anything.
+    pub(crate) fn take_note(&self) -> Option<(Isa, &'static str)> {
+        let noted = self.taken.swap(NOTHING_TAKEN, Ordering::Relaxed);
+        let (isa, way) = (usize::from(noted / NOTES), usize::from(noted % NOTES));
+        Some((*ISAS.get(isa)?, WAYS.get(way / 3)?[way % 3]))
     }
 
     /// Calls `work(thread, task)` for every task below `tasks`, tasks handed out in
@@ -158,6 +189,23 @@ mod tests {
     fn too_many_threads_are_refused() {
         let context = Context::new(Isa::Portable, Arithmetic::F32, THREADS_MAX + 1);
         assert!(matches!(context, Err(ContextError::TooManyThreads { threads: 1025 })));
+    }
+
+    #[test]
+    fn what_is_noted_is_taken_once() {
+        let context = Context::new(Isa::Portable, Arithmetic::F32, 1).unwrap();
+        assert_eq!(context.take_note(), None);
+        for (i, isa) in ISAS.into_iter().enumerate() {
+            assert_eq!(isa as usize, i);
+            for (words, ways) in WAYS.iter().enumerate() {
+                for (way, name) in ways.iter().enumerate() {
+                    assert!(name.ends_with(WORDS[words]), "{name}");
+                    context.note(isa, words as u8, way as u8);
+                    assert_eq!(context.take_note(), Some((isa, *name)));
+                    assert_eq!(context.take_note(), None);
+                }
+            }
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The executor: operations of a program on this crate's kernels.
 
-use arena::{ExecError, Executor, Frame};
+use arena::{ExecError, Executor, Frame, Kernel};
 use program::{Op, Program};
 
 use crate::bounds::Bounds;
@@ -30,6 +30,8 @@ pub struct Settings {
 pub struct Cpu {
     context: Context,
     bounds: Bounds,
+    /// Of the last operation.
+    kernel: Kernel,
 }
 
 impl Cpu {
@@ -45,7 +47,7 @@ impl Cpu {
         };
         let context = Context::new(isa, settings.precision, settings.threads)?;
         let bounds = Bounds::new(context.arithmetic(), context.threads());
-        Ok(Self { context, bounds })
+        Ok(Self { context, bounds, kernel: Kernel::default() })
     }
 
     /// What the kernels run with.
@@ -91,7 +93,14 @@ impl Executor for Cpu {
                 });
             }
         }
+        // An operation without products has one way.
+        let (isa, way) = context.take_note().unwrap_or((context.isa(), ""));
+        self.kernel = Kernel { device: isa.name(), way };
         Ok(())
+    }
+
+    fn kernel(&self) -> Kernel {
+        self.kernel
     }
 
     fn workspace_bytes(&self, op: &Op, program: &Program) -> usize {

@@ -103,6 +103,18 @@ pub fn has_native_bf16_dot() -> bool {
     }
 }
 
+impl Isa {
+    /// Its name, as [`ISA_VARIABLE`] takes it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+        }
+    }
+}
+
 impl FromStr for Isa {
     type Err = IsaError;
 
@@ -118,11 +130,7 @@ impl FromStr for Isa {
 
 impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Portable => "portable",
-            Self::Avx2 => "avx2",
-            Self::Avx512 => "avx512",
-        })
+        f.write_str(self.name())
     }
 }
 

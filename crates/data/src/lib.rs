@@ -15,6 +15,7 @@ mod pack;
 mod report;
 mod sample;
 mod schedule;
+mod subset;
 
 pub use dataset::{Dataset, Encoded};
 pub use encode::{Encoder, TooLong};

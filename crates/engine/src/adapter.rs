@@ -113,22 +113,17 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// Writes the adapter to a PEFT folder that must not exist, or be empty. All ranks must save together; the first one
-    /// writes.
+    /// Writes the adapter to a PEFT folder that must not exist, or be empty. On the first rank, while the others
+    /// [`Engine::follow`].
     ///
     /// # Errors
     /// Whatever writing gives.
     pub fn save_adapter(&self, folder: &Path, config: &AdapterConfig) -> Result<(), EngineError> {
         let mut values: Vec<(Pair, Vec<f32>, Vec<f32>)> = Vec::new();
         for pair in self.pairs() {
-            let whole = |id| -> Result<_, EngineError> {
-                Ok(self.gather_whole(id, Part::Value)?.unwrap_or_default())
-            };
+            let whole = |id| self.gather_served(id, Part::Value);
             let (a, b) = (whole(pair.a)?, whole(pair.b)?);
             values.push((pair, a, b));
-        }
-        if !self.leads() {
-            return Ok(());
         }
         let factors: Vec<Factors<'_>> = values
             .iter()

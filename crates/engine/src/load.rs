@@ -140,6 +140,17 @@ impl Engine<'_> {
         let state = self.blueprint.store.slot(id).state.as_ref()?;
         Some((frame.load_f32(state.m), frame.load_f32(state.v)))
     }
+
+    /// Gives every trained parameter moments of zeros, as a new engine has them.
+    pub fn reset_moments(&mut self) {
+        let frame = self.frame(&self.blueprint.resident, Live::default());
+        for state in self.blueprint.store.params.iter().filter_map(|slot| slot.state.as_ref()) {
+            for buffer in [state.m, state.v] {
+                // SAFETY: no operation runs while the engine is borrowed, and this is the buffer's only view.
+                unsafe { frame.f32_mut(buffer) }.fill(0.0);
+            }
+        }
+    }
 }
 
 /// Reads rows to `out`, whole or a column range of each.

@@ -1,5 +1,6 @@
 //! Where time goes: a row a kind of operation.
 
+use crate::kernels;
 use program::cost::{self, Sequences};
 use program::{Op, Program};
 use std::collections::BTreeMap;
@@ -24,7 +25,7 @@ pub struct KernelRow {
 
 impl Profile {
     pub(crate) fn add(&mut self, program: &Program, op: &Op, time: Duration) {
-        let row = self.rows.entry(key(op)).or_default();
+        let row = self.rows.entry(kernels::name(op)).or_default();
         row.count += 1;
         row.time += time;
         row.flops += cost::of_op(program, op, Sequences { length: program.tokens }).flops;
@@ -41,16 +42,5 @@ impl Profile {
     /// Time in all operations.
     pub fn total(&self) -> Duration {
         self.rows.values().map(|row| row.time).sum()
-    }
-}
-
-/// Products by what they are (`q`, `gate dx`, …) without their layer, other operations by name.
-fn key(op: &Op) -> String {
-    match op {
-        Op::MatMul(matmul) => {
-            let label = matmul.label.split_once('.').map_or(matmul.label.as_str(), |(_, l)| l);
-            format!("MatMul {label}")
-        }
-        _ => op.name().to_string(),
     }
 }

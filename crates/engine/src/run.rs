@@ -3,6 +3,7 @@
 use crate::blueprint::{Blueprint, Compiled};
 use crate::error::EngineError;
 use crate::exchange::Exchange;
+use crate::kernels::{KernelLog, KernelUse};
 use crate::profile::Profile;
 use crate::step::Forwarded;
 use arena::{Executor, Frame, Memory};
@@ -23,6 +24,7 @@ pub struct Engine<'r> {
     /// Ranks take turns with nothing else: it is borrowed for one exchange at a time.
     pub(crate) exchange: Option<RefCell<Box<dyn Exchange + 'r>>>,
     profile: Option<Profile>,
+    kernels: KernelLog,
     weights_version: u64,
     /// The micro-batch whose backward pass is to come.
     pub(crate) forwarded: Option<Forwarded>,
@@ -48,6 +50,7 @@ impl<'r> Engine<'r> {
             executor,
             exchange: None,
             profile: None,
+            kernels: KernelLog::default(),
             weights_version: 0,
             forwarded: None,
             micro_batches: 1,
@@ -68,6 +71,16 @@ impl<'r> Engine<'r> {
     /// What was timed since [`Engine::start_profile`].
     pub fn profile(&self) -> Option<&Profile> {
         self.profile.as_ref()
+    }
+
+    /// Kernels that have run since the engine was made, or since [`Engine::forget_kernels`].
+    pub fn kernels(&self) -> Vec<KernelUse> {
+        self.kernels.uses()
+    }
+
+    /// Counts kernels from here on anew.
+    pub fn forget_kernels(&mut self) {
+        self.kernels = KernelLog::default();
     }
 
     /// How often parameters were written: what a cache was computed with. Only its changes have a meaning.
@@ -97,10 +110,10 @@ impl<'r> Engine<'r> {
         live: Live,
         range: Option<Range<usize>>,
     ) -> Result<(), EngineError> {
-        let Engine { blueprint, memory, executor, exchange, profile, .. } = self;
+        let Engine { blueprint, memory, executor, exchange, profile, kernels, .. } = self;
         let compiled = which(blueprint).as_ref().ok_or(EngineError::NotPlanned("this step"))?;
         let range = range.unwrap_or(0..compiled.program.ops.len());
-        let mut machine = Machine { memory, executor: &mut **executor, exchange, profile };
+        let mut machine = Machine { memory, executor: &mut **executor, exchange, profile, kernels };
         machine.run(compiled, live, range)
     }
 }
@@ -111,6 +124,7 @@ struct Machine<'e, 'r> {
     executor: &'e mut (dyn Executor + 'r),
     exchange: &'e Option<RefCell<Box<dyn Exchange + 'r>>>,
     profile: &'e mut Option<Profile>,
+    kernels: &'e mut KernelLog,
 }
 
 impl Machine<'_, '_> {
@@ -153,6 +167,8 @@ impl Machine<'_, '_> {
             op: op.name(),
             layer: program.op_layers[index],
             source,
-        })
+        })?;
+        self.kernels.add(program, index, self.executor.kernel());
+        Ok(())
     }
 }

@@ -26,8 +26,14 @@ pub enum Part {
 /// Every part, in the order of their numbers.
 const PARTS: [Part; 4] = [Part::Value, Part::Gradient, Part::FirstMoment, Part::SecondMoment];
 
-/// The exchange in which the first rank says what it wants next.
-const SERVED: &str = "the next part of the state";
+/// The exchange in which the first rank says what comes next.
+const NEXT: &str = "the next action";
+
+/// The first rank asks for a part of the state.
+const GIVE: u8 = u8::MAX;
+
+/// Actions that a caller may number, from 0.
+pub const MOST_ACTIONS: u8 = GIVE - 1;
 
 impl Part {
     fn name(self) -> &'static str {
@@ -125,8 +131,7 @@ impl Engine<'_> {
         self.visit(buffer, take)
     }
 
-    /// [`Engine::visit_whole`] on the first rank alone, in an order that only it knows, while the others
-    /// [`Engine::serve_whole`]; [`Engine::end_serving`] must follow.
+    /// [`Engine::visit_whole`] on the first rank alone, at any time, while the others [`Engine::follow`].
     ///
     /// # Errors
     /// As [`Engine::visit_whole`].
@@ -136,28 +141,47 @@ impl Engine<'_> {
         part: Part,
         take: impl FnMut(&[f32]) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.of_first(SERVED, 1 + u64::from(id.0) * PARTS.len() as u64 + part as u64)?;
+        self.announce(GIVE, u64::from(id.0) * PARTS.len() as u64 + part as u64)?;
         self.visit_whole(id, part, take)
     }
 
-    /// Gives the first rank what it asks for until it ends.
+    /// [`Engine::gather_whole`] as [`Engine::visit_served`] visits.
     ///
     /// # Errors
-    /// Another rank failed.
-    pub fn serve_whole(&self) -> Result<(), EngineError> {
-        let parts = PARTS.len() as u64;
-        while let Some(asked) = self.of_first(SERVED, 0)?.checked_sub(1) {
-            self.gather_whole(ParamId((asked / parts) as u32), PARTS[(asked % parts) as usize])?;
-        }
-        Ok(())
+    /// As [`Engine::gather_whole`].
+    pub fn gather_served(&self, id: ParamId, part: Part) -> Result<Vec<f32>, EngineError> {
+        let mut whole = Vec::new();
+        self.visit_served(id, part, |values| {
+            whole.extend_from_slice(values);
+            Ok::<(), EngineError>(())
+        })?;
+        Ok(whole)
     }
 
-    /// The first rank has what it wants.
+    /// Tells the ranks that [`Engine::follow`] what the first one is about to do: an action of the caller's, at most
+    /// [`MOST_ACTIONS`], with a number below 2^56.
     ///
     /// # Errors
     /// Another rank failed.
-    pub fn end_serving(&self) -> Result<(), EngineError> {
-        self.of_first(SERVED, 0).map(|_| ())
+    pub fn announce(&self, action: u8, argument: u64) -> Result<(), EngineError> {
+        self.of_first(NEXT, u64::from(action) | argument << u8::BITS).map(|_| ())
+    }
+
+    /// Gives the first rank the parts of the state that it asks for, until it announces another action.
+    ///
+    /// # Errors
+    /// Another rank failed.
+    pub fn follow(&self) -> Result<(u8, u64), EngineError> {
+        let parts = PARTS.len() as u64;
+        loop {
+            let next = self.of_first(NEXT, 0)?;
+            let (action, argument) = (next as u8, next >> u8::BITS);
+            if action != GIVE {
+                return Ok((action, argument));
+            }
+            let part = PARTS[(argument % parts) as usize];
+            self.gather_whole(ParamId((argument / parts) as u32), part)?;
+        }
     }
 
     /// A number that the first rank gives, on every rank. All ranks must ask together; the others' numbers do not count.

@@ -34,6 +34,16 @@ enum Command {
     Plan(commands::plan::Args),
     /// Fine-tune a model (LoRA or full)
     Train(Box<commands::train::Args>),
+    /// Show a run: how it stands, its seal, settings, gates, memory, kernels, identity
+    Show(commands::show::Args),
+    /// Say what differs between two runs, and from which step on
+    Diff(commands::diff::Args),
+    /// Add a note beside a run's record: what falls, what survives
+    Annotate(commands::annotate::Args),
+    /// List the runs under a folder
+    Runs(commands::runs::Args),
+    /// List the runs that are under way, or whose process died
+    Ps(commands::runs::PsArgs),
     /// Merge an adapter into its base, as a Hugging Face checkpoint
     Merge(commands::merge::Args),
     /// Token log-probs and perplexity of a text, a chat sample, or ids
@@ -42,6 +52,8 @@ enum Command {
     Generate(commands::generate::Args),
     /// Talk to a model
     Chat(commands::chat::Args),
+    /// Prove that ranks do not change a bit: rollouts, gradients, updates against one rank
+    Verify(Box<commands::verify::Args>),
     /// Rates of training and generation on random tokens
     Bench(commands::bench::Args),
     /// Plan, fine-tune and compare SmolLM2-135M on a shipped task, in a few minutes
@@ -53,10 +65,16 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Plan(args) => commands::plan::run(args),
         Command::Train(args) => commands::train::run(*args),
+        Command::Show(args) => commands::show::run(args),
+        Command::Diff(args) => commands::diff::run(args),
+        Command::Annotate(args) => commands::annotate::run(args),
+        Command::Runs(args) => commands::runs::run(args),
+        Command::Ps(args) => commands::runs::ps(args),
         Command::Merge(args) => commands::merge::run(args),
         Command::Score(args) => commands::score::run(args),
         Command::Generate(args) => commands::generate::run(args),
         Command::Chat(args) => commands::chat::run(args),
+        Command::Verify(args) => commands::verify::run(*args),
         Command::Bench(args) => commands::bench::run(args),
         Command::Quickstart(args) => commands::quickstart::run(args),
     };

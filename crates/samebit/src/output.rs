@@ -33,14 +33,20 @@ pub(crate) fn print(text: &str) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// A table with aligned columns; the first column is aligned left, the others right.
+/// A table with aligned columns; the first column is aligned left, the others right, or left in a table of words.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
+    words: bool,
 }
 
 impl Table {
     pub(crate) fn new(header: &[&str]) -> Table {
-        Table { rows: vec![header.iter().map(|h| h.to_string()).collect()] }
+        Table { rows: vec![header.iter().map(|h| h.to_string()).collect()], words: false }
+    }
+
+    /// A table of words: every column is aligned left.
+    pub(crate) fn left(header: &[&str]) -> Table {
+        Table { words: true, ..Table::new(header) }
     }
 
     pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
@@ -59,8 +65,10 @@ impl Table {
             let mut line = String::from(" ");
             for (c, cell) in row.iter().enumerate() {
                 let pad = widths[c] - cell.chars().count();
-                if c == 0 {
-                    write!(line, " {cell}{}", " ".repeat(pad)).expect("a string can be written to");
+                if c == 0 || self.words {
+                    let gap = if c == 0 { "" } else { " " };
+                    write!(line, "{gap} {cell}{}", " ".repeat(pad))
+                        .expect("a string can be written to");
                 } else {
                     write!(line, "  {}{cell}", " ".repeat(pad))
                         .expect("a string can be written to");

@@ -15,9 +15,10 @@ use program::store::heaviest_rank;
 use program::{Graph, Lease, Ledger, Rank, Topology};
 use serde::Serialize;
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use train::{Facts, Flow, Observer, Requested, Resolved, StepEvent};
+use train::{EvalEvent, Facts, Flow, Observer, Requested, Resolved, Run, StepEvent, Surroundings};
 
 /// Everything before the first step.
 pub(crate) struct Tuning {
@@ -25,6 +26,9 @@ pub(crate) struct Tuning {
     pub(crate) requested: Requested,
     pub(crate) resolved: Resolved,
     pub(crate) dataset: Dataset,
+    /// Held-out samples, where the settings ask for evaluation.
+    pub(crate) evaluation: Option<Dataset>,
+    pub(crate) surroundings: Surroundings,
     pub(crate) device: Device,
     pub(crate) graph: Graph,
     pub(crate) job: Job,
@@ -50,9 +54,41 @@ pub(crate) fn prepare(
     // Ranks are threads of this process, so they share its threads.
     let threads = (resolved.threads.value / resolved.topology().ranks()).max(1);
     let device = Device::new(&Compute { threads: Some(threads), profile: resolved.profile.value })?;
+    let rest = Job { score: resolved.score_shape(), ..rest };
     let (job, blueprints) = plan(&graph, &resolved, rest, &device)?;
-    let dataset = encode(&model, &resolved, &graph, quiet)?;
-    Ok(Tuning { model, requested, resolved, dataset, device, graph, job, blueprints })
+    let (dataset, evaluation) = datasets(&model, &resolved, &graph, quiet)?;
+    let surroundings = Surroundings { device: device.describe(), ..Surroundings::current()? };
+    Ok(Tuning {
+        model,
+        requested,
+        resolved,
+        dataset,
+        evaluation,
+        surroundings,
+        device,
+        graph,
+        job,
+        blueprints,
+    })
+}
+
+/// The data, and what is held out of it or given beside it.
+fn datasets(
+    model: &Model,
+    resolved: &Resolved,
+    graph: &Graph,
+    quiet: bool,
+) -> Result<(Dataset, Option<Dataset>)> {
+    let whole = encode(model, resolved, &resolved.data.value, graph, quiet)?;
+    if let Some(files) = &resolved.eval {
+        let held_out = encode(model, resolved, &files.value, graph, quiet)?;
+        return Ok((whole, Some(held_out)));
+    }
+    let Some(fraction) = &resolved.eval_fraction else { return Ok((whole, None)) };
+    let split = train::held_out(whole.len(), fraction.value, resolved.seed.value);
+    let (stay, out) = split
+        .context("eval_fraction: the data has one sample, of which no part can be held out")?;
+    Ok((whole.subset(&stay), Some(whole.subset(&out))))
 }
 
 /// The fastest keep set within the lease of each rank, or a refusal with what would fit.
@@ -98,8 +134,14 @@ fn plan(
     Ok((job, blueprints))
 }
 
-fn encode(model: &Model, resolved: &Resolved, graph: &Graph, quiet: bool) -> Result<Dataset> {
-    let samples = data::read(&resolved.data.value)?;
+fn encode(
+    model: &Model,
+    resolved: &Resolved,
+    files: &[PathBuf],
+    graph: &Graph,
+    quiet: bool,
+) -> Result<Dataset> {
+    let samples = data::read(files)?;
     let tokenizer = model.tokenizer()?;
     let needs_template =
         samples.iter().any(|sample| sample.content.shape() == data::Shape::Messages);
@@ -143,6 +185,24 @@ impl Tuning {
     /// Bytes of every rank together.
     pub(crate) fn planned_bytes(&self) -> usize {
         self.blueprints.iter().map(|blueprint| blueprint.ledger.total()).sum()
+    }
+
+    /// The run of an engine of [`Tuning::engine`]; `extra_files` go beside the weights of a tuned model.
+    pub(crate) fn run<'a, 'r>(
+        &'a self,
+        engine: &'a mut Engine<'r>,
+        extra_files: &'a [(&'a str, &'a [u8])],
+    ) -> Run<'a, 'r> {
+        Run {
+            engine,
+            checkpoint: &self.model.checkpoint,
+            dataset: &self.dataset,
+            evaluation: self.evaluation.as_ref(),
+            requested: &self.requested,
+            resolved: &self.resolved,
+            surroundings: &self.surroundings,
+            extra_files,
+        }
     }
 
     /// What will run, in a few lines.
@@ -211,6 +271,20 @@ impl Observer for Bar {
         let bar = progress::steps(steps as u64, self.quiet);
         bar.set_position(step as u64);
         self.bar = Some(bar);
+    }
+
+    fn evaluated(&mut self, event: &EvalEvent) {
+        let EvalEvent { step, loss, best_loss, best_step, .. } = event;
+        let line = format!(
+            "evaluation after step {step}: loss {loss:.4} (best {best_loss:.4} after step {best_step})"
+        );
+        if self.quiet {
+            return;
+        }
+        match &self.bar {
+            Some(bar) => bar.suspend(|| eprintln!("{line}")),
+            None => eprintln!("{line}"),
+        }
     }
 
     fn step(&mut self, event: &StepEvent) -> Flow {

@@ -8,7 +8,7 @@ use program::{Rank, Store, Topology};
 
 /// The identity of an engine's base weights, in hexadecimal: BLAKE3 over every parameter that is not an adapter's, in the
 /// graph's order: name, rows, columns, values as f32. Weights stored as bf16 have another identity than the same
-/// as f32 only where bf16 rounded them. All ranks must ask together; each is given the whole's.
+/// as f32 only where bf16 rounded them. On the first rank, while the others follow.
 pub(crate) fn weights(engine: &Engine<'_>) -> Result<String, EngineError> {
     let mut hasher = blake3::Hasher::new();
     for id in engine.graph.param_ids() {
@@ -20,7 +20,7 @@ pub(crate) fn weights(engine: &Engine<'_>) -> Result<String, EngineError> {
         hasher.update(param.name.as_bytes());
         hasher.update(&(param.rows as u64).to_le_bytes());
         hasher.update(&(param.cols as u64).to_le_bytes());
-        engine.visit_whole(id, Part::Value, |values| {
+        engine.visit_served(id, Part::Value, |values| {
             hasher.update(bytemuck::cast_slice(values));
             Ok::<(), EngineError>(())
         })?;
@@ -36,7 +36,7 @@ pub(crate) fn programs(engine: &Engine<'_>) -> String {
     let blueprint = &engine.blueprint;
     let one = Topology { tp: 1, cp: 1, dp: 1, ..blueprint.store.topology };
     if let Some(shape) = blueprint.job.train {
-        let options = StoreOptions { accumulation: shape.accumulation, cache_rows: 0 };
+        let options = StoreOptions { accumulation: shape.accumulation, ..StoreOptions::default() };
         let store = Store::new(&engine.graph, one, Rank::FIRST, options);
         // What is kept changes no bit, and may differ with threads or the lease: the program that keeps everything stands
         // for all.

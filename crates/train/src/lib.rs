@@ -7,23 +7,29 @@
 //! Nothing here prints: an [`Observer`] is told of every step and may stop the run.
 
 mod batch;
+mod contents;
 mod error;
+mod evaluation;
 mod fingerprint;
+pub mod gates;
 mod lr;
 mod observer;
 mod product;
+mod recorder;
 mod run;
 mod run_folder;
 mod settings;
+mod surroundings;
 
+pub use contents::requested;
 pub use error::TrainError;
+pub use evaluation::{EvalEvent, held_out};
 pub use lr::LearningRate;
-pub use observer::{Flow, Observer, Silent, StepEvent};
-pub use run::{Outcome, Run};
-pub use run_folder::{
-    CHECKPOINTS, Change, Identity, RECORD_FILE, RunError, RunRecord, STEPS_FILE, read_record,
-};
+pub use observer::{Flow, Observer, StepEvent};
+pub use run::{Outcome, Run, Space};
+pub use run_folder::{CHECKPOINTS, RunError};
 pub use settings::{
     Chosen, Facts, Mode, Profile, Requested, Resolved, ScheduleKind, Settings, SettingsError, Size,
     Source, TooLongPolicy, WeightType, default_sequences,
 };
+pub use surroundings::Surroundings;

@@ -4,6 +4,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::evaluation::EvalEvent;
+
 /// One optimizer step: a line of `steps.jsonl`. Everything but `seconds` is part of what a run repeats to the bit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepEvent {
@@ -45,7 +47,7 @@ pub enum Flow {
 
 /// Nobody: the observer of ranks that are not the first.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Silent;
+pub(crate) struct Silent;
 
 impl Observer for Silent {
     fn step(&mut self, _event: &StepEvent) -> Flow {
@@ -67,6 +69,11 @@ pub trait Observer {
 
     /// A step is through and written to `steps.jsonl`.
     fn step(&mut self, event: &StepEvent) -> Flow;
+
+    /// The held-out samples were evaluated, and the line written to `evals.jsonl`.
+    fn evaluated(&mut self, event: &EvalEvent) {
+        let _ = event;
+    }
 
     /// A checkpoint is in its place.
     fn saved(&mut self, checkpoint: &Path) {

@@ -22,7 +22,7 @@ pub(crate) fn path(folder: &Path, lora: bool) -> PathBuf {
     folder.join(if lora { ADAPTER } else { MODEL })
 }
 
-/// Writes the adapter, on the first of the ranks that call it together.
+/// Writes the adapter, on the first rank, while the others follow.
 pub(crate) fn adapter(
     folder: &Path,
     engine: &Engine<'_>,
@@ -64,7 +64,7 @@ fn target_modules(graph: &Graph) -> Vec<String> {
 }
 
 /// Writes the tuned model as a Hugging Face checkpoint in f32, the type in which it was trained. On the first rank, while
-/// the others serve it.
+/// the others follow.
 pub(crate) fn model(
     folder: &Path,
     engine: &Engine<'_>,

@@ -2,9 +2,10 @@
 
 mod common;
 
-use common::{Fixture, Watch, files};
+use common::{Fixture, Watch, files, surroundings};
 use engine::Engine;
-use train::{Outcome, Run, TrainError};
+use record::{Record, Status};
+use train::{Outcome, Run, RunError, TrainError};
 
 /// Every trained value and moment, as bits.
 fn state(engine: &Engine<'_>) -> Vec<Vec<u32>> {
@@ -17,19 +18,24 @@ fn state(engine: &Engine<'_>) -> Vec<Vec<u32>> {
         .collect()
 }
 
+const FULL: &str = "mode = \"full\"\n";
+
 /// Runs on weights that `spoil` changes; checks that nothing was updated, and gives the error.
-fn failed(fixture: &Fixture, spoil: impl Fn(&mut Engine<'_>)) -> TrainError {
-    let requested = fixture.requested("out", "mode = \"full\"\n");
+fn failed(fixture: &Fixture, more: &str, spoil: impl Fn(&mut Engine<'_>)) -> TrainError {
+    let requested = fixture.requested("out", more);
     let resolved = fixture.resolved(&requested);
-    let mut engine = fixture.engine(&resolved, None);
+    let mut engine = fixture.engine(&resolved);
     spoil(&mut engine);
     let before = state(&engine);
+    let surroundings = surroundings();
     let mut run = Run {
         engine: &mut engine,
         checkpoint: &fixture.checkpoint,
         dataset: &fixture.dataset,
+        evaluation: None,
         requested: &requested,
         resolved: &resolved,
+        surroundings: &surroundings,
         extra_files: &[],
     };
     let mut watch = Watch::default();
@@ -37,6 +43,14 @@ fn failed(fixture: &Fixture, spoil: impl Fn(&mut Engine<'_>)) -> TrainError {
     assert!(state(&engine) == before, "a failed step changed a parameter or a moment");
     assert!(watch.events.is_empty());
     error
+}
+
+/// What the record says of the failed run.
+fn status(fixture: &Fixture) -> (Option<usize>, Vec<String>, String) {
+    match Record::read(&fixture.out("out")).unwrap().status {
+        Status::Failed { step, samples, error } => (step, samples, error),
+        other => panic!("{other:?}"),
+    }
 }
 
 fn spoil(engine: &mut Engine<'_>, name: &str, change: impl Fn(&mut [f32])) {
@@ -60,18 +74,19 @@ fn a_log_prob_that_is_not_finite_names_the_step_and_the_sample() {
         .collect();
     let fixture = Fixture::with_lines("llama", &lines);
     let columns = fixture.checkpoint.config().hidden_size;
-    let error = failed(&fixture, |engine| {
+    let error = failed(&fixture, FULL, |engine| {
         // Only the seventh sample has the character `h`, which is token 8.
         spoil(engine, "model.embed_tokens.weight", |table| table[8 * columns] = f32::NAN);
     });
     let TrainError::NonFiniteLoss { step: 1, sample, value } = &error else { panic!("{error}") };
     assert!(sample.ends_with("data.jsonl:7") && value.is_nan(), "{error}");
+    assert_eq!(status(&fixture), (Some(1), vec![sample.clone()], error.to_string()));
 }
 
 #[test]
 fn a_gradient_that_is_not_finite_names_the_step_and_its_samples() {
     let fixture = Fixture::new("llama");
-    let error = failed(&fixture, |engine| {
+    let error = failed(&fixture, &format!("{FULL}loss_limit = 1e9\n"), |engine| {
         // The feed-forward's activations of some 1e36 reach no log-prob through a matrix of zeros, but its gradient is
         // their product with what the steep head sends back.
         let scale = |by: f32| move |weight: &mut [f32]| weight.iter_mut().for_each(|w| *w *= by);
@@ -80,7 +95,76 @@ fn a_gradient_that_is_not_finite_names_the_step_and_its_samples() {
         spoil(engine, "model.layers.0.mlp.down_proj.weight", scale(0.0));
     });
     let TrainError::NonFiniteGradient { step: 1, samples, .. } = &error else { panic!("{error}") };
-    assert!(samples.contains("data.jsonl:"), "{error}");
+    assert!(samples.iter().any(|sample| sample.contains("data.jsonl:")), "{error}");
+    assert_eq!(status(&fixture), (Some(1), samples.clone(), error.to_string()));
+}
+
+#[test]
+fn a_loss_that_the_vocabulary_rules_out_stops_the_run_unless_another_bound_is_set() {
+    let steep = |engine: &mut Engine<'_>| {
+        let scale = |weight: &mut [f32]| weight.iter_mut().for_each(|w| *w *= 1e4);
+        spoil(engine, "lm_head.weight", scale);
+    };
+    let fixture = Fixture::new("llama");
+    let error = failed(&fixture, FULL, steep);
+    let TrainError::LossOutOfBounds { step: 1, loss, limit, samples } = &error else {
+        panic!("{error}")
+    };
+    assert!(loss > limit && !samples.is_empty(), "{error}");
+    assert_eq!(status(&fixture), (Some(1), samples.clone(), error.to_string()));
+
+    let fixture = Fixture::new("llama");
+    let low = failed(&fixture, &format!("{FULL}loss_limit = 0.01\n"), |_| ());
+    assert!(matches!(low, TrainError::LossOutOfBounds { step: 1, .. }), "{low}");
+    fixture
+        .run("high", &format!("{FULL}loss_limit = 50.0\n"), false, &mut Watch::default())
+        .unwrap();
+}
+
+/// The gate that a run failed at, and the steps that it did.
+fn gate(error: &TrainError) -> (&str, usize) {
+    match error {
+        TrainError::Gate { step, gate } => (&gate.name, *step),
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_tensor_without_gradient_stops_the_run_after_its_first_step() {
+    for (more, dead, named) in [
+        ("", "model.layers.0.mlp.down_proj.weight", "layers.0.mlp.gate_proj.lora_B"),
+        (FULL, "lm_head.weight", "model.embed_tokens.weight"),
+    ] {
+        let fixture = Fixture::new("llama");
+        let zero = |engine: &mut Engine<'_>| spoil(engine, dead, |weight| weight.fill(0.0));
+        let (error, events) = fixture.failed("out", more, zero);
+        assert_eq!(gate(&error), (train::gates::GRADIENTS, 1));
+        assert!(error.to_string().contains(named), "{error}");
+        assert_eq!((events, status(&fixture).0), (0, Some(1)));
+    }
+}
+
+#[test]
+fn an_adapter_or_a_weight_that_stays_as_it_was_stops_the_run() {
+    // With such an epsilon every update rounds to nothing.
+    let still = "eps = 1e30\nlr = 1e-30\n";
+    let fixture = Fixture::new("llama");
+    let (error, _) = fixture.failed("out", still, |_| ());
+    assert_eq!(gate(&error), (train::gates::ADAPTERS, 1));
+    let (error, events) = fixture.failed("full", &format!("{FULL}{still}"), |_| ());
+    assert_eq!((gate(&error), events), (("trained tensors changed", 3), 3));
+    assert!(!fixture.out("full").join("checkpoints/step-3").exists());
+}
+
+#[test]
+fn a_run_that_the_disk_has_no_room_for_is_refused_before_its_first_step() {
+    let fixture = Fixture::new("llama");
+    let (error, events) = fixture.failed("out", "keep_checkpoints = 1000000000\n", |_| ());
+    let TrainError::Folder(RunError::NoSpace { needed, free, .. }) = &error else {
+        panic!("{error}")
+    };
+    assert!(needed > free && events == 0, "{error}");
+    assert!(status(&fixture).2.contains("keep_checkpoints"), "{error}");
 }
 
 #[test]
@@ -90,13 +174,16 @@ fn an_engine_planned_for_other_settings_is_refused() {
     let resolved = fixture.resolved(&requested);
     let mut other = resolved.clone();
     other.accumulation.value = 2;
-    let mut engine = fixture.engine(&other, None);
+    let mut engine = fixture.engine(&other);
+    let surroundings = surroundings();
     let mut run = Run {
         engine: &mut engine,
         checkpoint: &fixture.checkpoint,
         dataset: &fixture.dataset,
+        evaluation: None,
         requested: &requested,
         resolved: &resolved,
+        surroundings: &surroundings,
         extra_files: &[],
     };
     let error = run.start(&mut Watch::default()).unwrap_err();

@@ -148,6 +148,7 @@ fn run<W: Words>(
     } else {
         (Way::Packed, split.tasks())
     };
+    context.note(isa, W::NAME, way as u8);
     let raw = out.raw();
     let scratch = Shared(scratch::align(workspace));
     for thread in 0..context.threads() {

@@ -12,6 +12,8 @@ pub(super) const RUN_WORDS: usize = tile_dot::RUN / 2;
 
 /// The arithmetic of a chain, one packed 32-bit word at a time.
 pub(super) trait Words: Copy {
+    /// Index of its name in [`crate::context::WORDS`].
+    const NAME: u8;
     /// Whether a word is a pair of bf16 (two `k`) instead of an f32.
     const PAIRS: bool;
     /// Whether words are single bf16 values held as f32, the second of a pair first.
@@ -99,6 +101,7 @@ unsafe fn ask_ahead<V: Vector, const R: usize, const C: usize>(a: *const f32, b:
 pub(super) struct F32;
 
 impl Words for F32 {
+    const NAME: u8 = 0;
     const PAIRS: bool = false;
     #[inline(always)]
     unsafe fn step<V: Vector>(a: V, b: V, acc: V) -> V {
@@ -112,6 +115,7 @@ impl Words for F32 {
 pub(super) struct Bf16;
 
 impl Words for Bf16 {
+    const NAME: u8 = 1;
     const PAIRS: bool = true;
     const NATIVE: bool = true;
     #[inline(always)]
@@ -127,6 +131,7 @@ impl Words for Bf16 {
 pub(super) struct Flushed;
 
 impl Words for Flushed {
+    const NAME: u8 = 2;
     const PAIRS: bool = false;
     const SWAPS: bool = true;
     const FLUSHES: bool = true;
@@ -143,6 +148,7 @@ impl Words for Flushed {
 pub(super) struct Tiles;
 
 impl Words for Tiles {
+    const NAME: u8 = 3;
     const PAIRS: bool = true;
     const NATIVE: bool = true;
     const RUNS: bool = true;
@@ -159,6 +165,7 @@ impl Words for Tiles {
 pub(super) struct Runs<const FLUSH: bool>;
 
 impl<const FLUSH: bool> Words for Runs<FLUSH> {
+    const NAME: u8 = 4;
     const PAIRS: bool = true;
     const FLUSHES: bool = FLUSH;
     const RUNS: bool = true;

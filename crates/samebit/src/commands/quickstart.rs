@@ -10,7 +10,7 @@ use engine::{GenerateShape, Job};
 use program::ledger::Bytes;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use train::{Outcome, Profile, Requested, Run, ScheduleKind, Settings, Size};
+use train::{Outcome, Profile, Requested, ScheduleKind, Settings, Size};
 
 /// Prints a line.
 macro_rules! say {
@@ -79,14 +79,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     )?;
     say!("base:  {} of {} held-out requests exact", exact(&base), base.len());
     let mut bar = Bar::new(false)?;
-    let mut run = Run {
-        engine: &mut engine,
-        checkpoint: &tuning.model.checkpoint,
-        dataset: &tuning.dataset,
-        requested: &tuning.requested,
-        resolved: &tuning.resolved,
-        extra_files: &[],
-    };
+    let mut run = tuning.run(&mut engine, &[]);
     let product = match run.start(&mut bar)? {
         Outcome::Finished { product } => product,
         Outcome::Stopped { checkpoint, .. } => {

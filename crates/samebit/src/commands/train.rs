@@ -4,14 +4,14 @@ use crate::device;
 use crate::model::Source;
 use crate::output;
 use crate::tuning::{self, Bar, MemoryReport};
-use anyhow::{Result, anyhow, bail};
-use engine::Job;
-use fabric::{Cause, Ranks, RunError};
+use anyhow::{Context, Result, anyhow, bail};
+use engine::{Exchange, Job};
+use fabric::{Cause, RunError, World};
 use program::Topology;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
-use train::{Observer, Outcome, Requested, Run, Settings, Silent, StepEvent};
+use train::{Outcome, Requested, Settings, StepEvent};
 
 /// Arguments of `samebit train`.
 #[derive(clap::Args)]
@@ -60,30 +60,27 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let extra: Vec<(&str, &[u8])> =
         companions.iter().map(|(n, bytes)| (n.as_str(), bytes.as_slice())).collect();
     let bar = Mutex::new(Some(Bar::new(args.json)?));
-    let ranks = Ranks::new(tuning.resolved.topology()).run(|member| {
+    let topology = tuning.resolved.topology();
+    let ranks = World::new(&[topology]).run(|seat| {
         // The first rank alone tells people.
-        let mut bar =
-            bar.lock().unwrap_or_else(PoisonError::into_inner).take_if(|_| member.index() == 0);
-        let mut silent = Silent;
-        let mut engine = tuning.rank_engine(member.index(), Some(Box::new(member)), args.json)?;
-        let observer: &mut dyn Observer = match &mut bar {
-            Some(bar) => bar,
-            None => &mut silent,
+        let lead = |_: &mut Bar| seat.index() == 0;
+        let bar = bar.lock().unwrap_or_else(PoisonError::into_inner).take_if(lead);
+        let exchange = seat.member(0).map(|member| Box::new(member) as Box<dyn Exchange>);
+        let mut engine = tuning.rank_engine(seat.index(), exchange, args.json)?;
+        let mut run = tuning.run(&mut engine, &extra);
+        let led = match bar {
+            None => run.follow().map(|()| None)?,
+            Some(mut bar) => {
+                let outcome =
+                    if args.resume { run.resume(&mut bar)? } else { run.start(&mut bar)? };
+                Some((outcome, bar.steps))
+            }
         };
-        let mut run = Run {
-            engine: &mut engine,
-            checkpoint: &tuning.model.checkpoint,
-            dataset: &tuning.dataset,
-            requested: &tuning.requested,
-            resolved: &tuning.resolved,
-            extra_files: &extra,
-        };
-        let outcome = if args.resume { run.resume(observer)? } else { run.start(observer)? };
-        anyhow::Ok((outcome, bar.map_or(Vec::new(), |bar| bar.steps), engine.ledger().total()))
+        anyhow::Ok((led, engine.ledger().total()))
     });
-    let mut ranks = ranks.map_err(|error| of_ranks(error, &tuning.resolved.topology()))?;
-    let allocated = ranks.iter().map(|(_, _, bytes)| bytes).sum();
-    let (outcome, steps, _) = ranks.swap_remove(0);
+    let mut ranks = ranks.map_err(|error| of_ranks(error, &topology))?;
+    let allocated = ranks.iter().map(|(_, bytes)| bytes).sum();
+    let (outcome, steps) = ranks.swap_remove(0).0.context("the first rank has led")?;
     let (product, checkpoint) = match outcome {
         Outcome::Finished { product } => (Some(product), None),
         Outcome::Stopped { checkpoint, .. } => (None, Some(checkpoint)),

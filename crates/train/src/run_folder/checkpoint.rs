@@ -13,10 +13,12 @@ use engine::{Engine, EngineError, Part};
 use formats::Dtype;
 use formats::safetensors::{self, Header, OutputTensor, Tensor};
 use program::ParamId;
+use record::durable::{self, WRITING, sync_folder};
+use record::hash_file;
 use serde::{Deserialize, Serialize};
 
-use super::durable::{self, WRITING, sync_folder};
 use super::error::{RunError, io};
+use crate::evaluation::Evaluations;
 
 /// The folder of checkpoints in a run's folder.
 pub const CHECKPOINTS: &str = "checkpoints";
@@ -27,12 +29,21 @@ const POSITION_FILE: &str = "state.json";
 struct Position {
     /// Steps done.
     step: usize,
+    /// What evaluations have found so far.
+    #[serde(default)]
+    evaluations: Evaluations,
     /// BLAKE3 of the state file.
     state_blake3: String,
 }
 
 /// What is saved of a parameter, in order.
 const PARTS: [Part; 3] = [Part::Value, Part::FirstMoment, Part::SecondMoment];
+
+/// Elements of a parameter's tensors, padding rows included: whole ones, so that a run may go on at another topology.
+fn shape(engine: &Engine<'_>, id: ParamId) -> [usize; 2] {
+    let param = engine.graph.param_info(id);
+    [param.padded_rows, param.cols]
+}
 
 /// Trained parameters with the names of their three tensors.
 fn trained(engine: &Engine<'_>) -> Vec<(ParamId, [String; 3])> {
@@ -46,15 +57,13 @@ fn trained(engine: &Engine<'_>) -> Vec<(ParamId, [String; 3])> {
         .collect()
 }
 
-/// Elements of a parameter's tensors, padding rows included: whole ones, so that a run may go on at another topology.
-fn shape(engine: &Engine<'_>, id: ParamId) -> [usize; 2] {
-    let param = engine.graph.param_info(id);
-    [param.padded_rows, param.cols]
-}
-
-/// Saves the state after `step` steps; gives its folder. On the first rank, while the
-/// others serve it.
-pub(crate) fn save(folder: &Path, engine: &Engine<'_>, step: usize) -> Result<PathBuf, RunError> {
+/// Saves the state after `step` steps; gives its folder. On the first rank, while the others follow.
+pub(crate) fn save(
+    folder: &Path,
+    engine: &Engine<'_>,
+    step: usize,
+    evaluations: Evaluations,
+) -> Result<PathBuf, RunError> {
     let checkpoints = folder.join(CHECKPOINTS);
     let target = at(folder, step);
     let staged = tempfile::Builder::new()
@@ -64,7 +73,7 @@ pub(crate) fn save(folder: &Path, engine: &Engine<'_>, step: usize) -> Result<Pa
         .map_err(io("create a folder in", &checkpoints))?;
     let state = staged.path().join(STATE_FILE);
     safetensors::write(&state, &[], tensors(engine)).map_err(Box::new)?;
-    let position = Position { step, state_blake3: hash(&state)? };
+    let position = Position { step, evaluations, state_blake3: hash_file(&state)? };
     durable::write_json(staged.path(), POSITION_FILE, &position)?;
     if target.exists() {
         // Of this very step, by a run that was resumed from an earlier one: the same bytes.
@@ -92,11 +101,16 @@ fn tensors<'a>(engine: &'a Engine<'_>) -> Vec<OutputTensor<'a>> {
     tensors
 }
 
-fn hash(path: &Path) -> Result<String, RunError> {
-    let mut hasher = blake3::Hasher::new();
-    let file = File::open(path).map_err(io("read", path))?;
-    hasher.update_reader(file).map_err(io("read", path))?;
-    Ok(hasher.finalize().to_hex().to_string())
+/// Bytes of a checkpoint, at most: three f32 tensors a trained parameter, and their names.
+pub(crate) fn bytes(engine: &Engine<'_>) -> u64 {
+    /// JSON about one tensor, without its name; and about the checkpoint.
+    const ABOUT_BYTES: usize = 256;
+    let of = |(id, names): (ParamId, [String; 3])| {
+        let names: usize = names.iter().map(|name| name.len() + ABOUT_BYTES).sum();
+        3 * size_of::<f32>() * shape(engine, id).iter().product::<usize>() + names
+    };
+    let bytes: usize = trained(engine).into_iter().map(of).sum();
+    (bytes + 16 * ABOUT_BYTES) as u64
 }
 
 /// Checkpoints of a run, by steps done, oldest first.
@@ -155,21 +169,35 @@ pub(crate) fn load(
     checkpoint: &Path,
     engine: &mut Engine<'_>,
     step: usize,
-) -> Result<(), RunError> {
+) -> Result<Evaluations, RunError> {
     let position_path = checkpoint.join(POSITION_FILE);
     let position: Position = durable::read_json(&position_path)?;
     if position.step != step {
-        return Err(RunError::Malformed {
+        return Err(RunError::State {
             path: position_path,
             reason: format!("it says step {} in a folder for step {step}", position.step),
         });
     }
     let path = checkpoint.join(STATE_FILE);
-    let found = hash(&path)?;
+    let found = hash_file(&path)?;
     if found != position.state_blake3 {
         return Err(RunError::Damaged { path, written: position.state_blake3, found });
     }
-    State::open(path)?.load(engine)
+    State::open(path)?.load(engine)?;
+    Ok(position.evaluations)
+}
+
+/// Reads a checkpoint that was just made and compares it with the engine, byte for byte: nothing may be removed for it
+/// before it is known to be good.
+pub(crate) fn compare(checkpoint: &Path, engine: &Engine<'_>) -> Result<u64, RunError> {
+    let position: Position = durable::read_json(&checkpoint.join(POSITION_FILE))?;
+    let path = checkpoint.join(STATE_FILE);
+    let found = hash_file(&path)?;
+    if found != position.state_blake3 {
+        let reason = format!("it hashes to {found} and was written as {}", position.state_blake3);
+        return Err(RunError::Unfaithful { path, reason });
+    }
+    State::open(path)?.compare(engine)
 }
 
 /// An open state file.
@@ -203,6 +231,28 @@ impl State {
             written.map_err(|error: EngineError| self.wrong(error.to_string()))?;
         }
         Ok(())
+    }
+
+    /// Bytes that were compared.
+    fn compare(&self, engine: &Engine<'_>) -> Result<u64, RunError> {
+        let mut compared = 0;
+        for (id, names) in trained(engine) {
+            for (part, name) in PARTS.into_iter().zip(names) {
+                let read = self.read(&name, shape(engine, id).iter().product())?;
+                let mut rest: &[u8] = bytemuck::cast_slice(&read);
+                engine.visit_served(id, part, |numbers| {
+                    let (mine, later) = rest.split_at(size_of_val(numbers));
+                    rest = later;
+                    if mine == bytemuck::cast_slice::<f32, u8>(numbers) {
+                        return Ok(());
+                    }
+                    let reason = format!("`{name}` has other bytes than the run");
+                    Err(RunError::Unfaithful { path: self.path.clone(), reason })
+                })?;
+                compared += size_of_val(&read[..]) as u64;
+            }
+        }
+        Ok(compared)
     }
 
     fn read(&self, name: &str, elements: usize) -> Result<Vec<f32>, RunError> {

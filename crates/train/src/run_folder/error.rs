@@ -1,26 +1,10 @@
 //! What can be wrong with a run's folder.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use formats::FormatError;
-
-/// Something that is not as it was when the run began.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
-    /// What.
-    pub what: String,
-    /// Then.
-    pub was: String,
-    /// Now.
-    pub is: String,
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} was {} and is {}", self.what, self.was, self.is)
-    }
-}
+use program::ledger::Bytes;
+use record::{Change, RecordError};
 
 /// A run folder that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -56,14 +40,6 @@ pub enum RunError {
         /// One thing in it.
         name: String,
     },
-    /// There is no run in the folder.
-    #[error("{} holds no run (it has no {file}); start one", path.display())]
-    NoRun {
-        /// The folder.
-        path: PathBuf,
-        /// The file that is missing.
-        file: &'static str,
-    },
     /// The run in the folder is finished.
     #[error("the run in {} is finished; its product is {}", path.display(), product.display())]
     Finished {
@@ -72,19 +48,16 @@ pub enum RunError {
         /// What it made.
         product: PathBuf,
     },
-    /// A file of the run cannot be understood.
-    #[error("{}: {reason}", path.display())]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
+    /// The record could not be written or read.
+    #[error(transparent)]
+    Record(#[from] RecordError),
     /// The run in the folder is another one.
     #[error(
-        "the run in {} cannot be resumed: {}. Put it back, or start a new run in another folder",
+        "the run in {} cannot be resumed: {}. Put it back, start a new run in another folder, or let it pass with \
+         --allow-changed {}",
         path.display(),
-        changes.iter().map(Change::to_string).collect::<Vec<_>>().join("; ")
+        changes.iter().map(Change::to_string).collect::<Vec<_>>().join("; "),
+        changes.iter().map(|change| change.key.as_str()).collect::<Vec<_>>().join(",")
     )]
     Changed {
         /// The folder.
@@ -115,7 +88,8 @@ pub enum RunError {
     },
     /// Fewer steps were logged than the checkpoint has done.
     #[error(
-        "{} has {lines} whole lines and the newest checkpoint was made after step {step}; the log is damaged",
+        "{} has {lines} whole lines and the newest checkpoint was made after step {step}; the log is damaged. Remove \
+         checkpoints after step {lines} to resume from before them, or start a new run",
         path.display()
     )]
     LogTooShort {
@@ -126,9 +100,39 @@ pub enum RunError {
         /// Steps of the checkpoint.
         step: usize,
     },
+    /// A checkpoint that was just written reads back otherwise than it was.
+    #[error(
+        "{}: {reason}; what was written is not what reads back, so the disk or the memory is faulty. The checkpoint \
+         before it was kept", path.display()
+    )]
+    Unfaithful {
+        /// The file.
+        path: PathBuf,
+        /// What differs.
+        reason: String,
+    },
+    /// The disk has no room for what the run will write.
+    #[error(
+        "{} has {} free and {what} needs {}; free some space, keep fewer checkpoints (keep_checkpoints), or \
+         choose another folder",
+        path.display(), Bytes(*free as usize), Bytes(*needed as usize)
+    )]
+    NoSpace {
+        /// The folder.
+        path: PathBuf,
+        /// What is to be written.
+        what: String,
+        /// Bytes that it takes.
+        needed: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
     /// A file could not be written.
     #[error(transparent)]
     Format(#[from] Box<FormatError>),
+    /// Ranks could not join what they hold.
+    #[error(transparent)]
+    Ranks(#[from] engine::EngineError),
 }
 
 pub(super) fn io(

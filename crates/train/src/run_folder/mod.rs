@@ -1,18 +1,13 @@
-//! The folder of a run: what was asked and run, every step, checkpoints.
+//! The folder of a run: its record, every step, checkpoints.
 //!
-//! `run.json` is written once, before the first step. `steps.jsonl` gets a line a step. `checkpoints/step-N` holds
-//! what resuming after N steps takes. Files appear whole or not at all.
+//! `record.json` says what was asked, what ran and why ([`record::Record`]). `steps.jsonl` gets a line a step.
+//! `checkpoints/step-N` holds what resuming after N steps takes. Files appear whole or not at all.
 
 mod checkpoint;
-mod durable;
 mod error;
-mod record;
-mod steps;
+mod folder;
 
 pub use checkpoint::CHECKPOINTS;
-pub(crate) use checkpoint::{at, clean, load, newest, prune, save};
-pub use error::{Change, RunError};
-pub use record::{Identity, RECORD_FILE, RunRecord, read_record};
-pub(crate) use record::{create, lock, verify};
-pub use steps::STEPS_FILE;
-pub(crate) use steps::StepsLog;
+pub(crate) use checkpoint::{at, bytes, clean, compare, load, newest, prune, save};
+pub use error::RunError;
+pub(crate) use folder::{create, lock, make_checkpoints, need_space, reserve, verify};

@@ -19,6 +19,8 @@ impl Requested {
             ("accumulation", Some(r.accumulation.value)),
             ("save_every", Some(r.save_every.value)),
             ("keep_checkpoints", Some(r.keep_checkpoints.value)),
+            ("eval_every", r.eval_every.as_ref().map(|c| c.value)),
+            ("patience", r.patience.as_ref().map(|c| c.value)),
             ("threads", Some(r.threads.value)),
             ("tp", Some(r.tp.value)),
             ("cp", Some(r.cp.value)),
@@ -40,7 +42,13 @@ impl Requested {
         let part = |x: f64| (0.0..1.0).contains(&x) && (x as f32) < 1.0;
         let ratio = r.warmup_ratio.as_ref().map_or(0.0, |c| c.value);
         let alpha = r.alpha.as_ref().map_or(1.0, |c| c.value);
+        let minutes = r.save_every_minutes.as_ref().map_or(1.0, |c| c.value);
+        let limit = r.loss_limit.as_ref().map_or(1.0, |c| c.value);
+        let held_out = r.eval_fraction.as_ref().map_or(0.5, |c| c.value);
         let numbers = [
+            ("save_every_minutes", minutes, positive(minutes), "a positive number"),
+            ("loss_limit", limit, positive(limit), "a positive number of nats"),
+            ("eval_fraction", held_out, held_out > 0.0 && held_out < 1.0, "between 0 and 1"),
             ("alpha", alpha, positive(alpha), "a positive number"),
             ("lr", r.lr.value, positive(r.lr.value), "a positive number"),
             ("eps", r.eps.value, positive(r.eps.value), "a positive number"),

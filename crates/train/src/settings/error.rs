@@ -60,6 +60,16 @@ pub enum SettingsError {
         /// The mode.
         mode: &'static str,
     },
+    /// A key of evaluation where nothing is held out.
+    #[error(
+        "`{key}` ({from}) needs held-out samples: give `eval` or `eval_fraction`, or remove it"
+    )]
+    NothingHeldOut {
+        /// The key.
+        key: &'static str,
+        /// Where it was given.
+        from: String,
+    },
     /// Two keys of which one may be given.
     #[error("`{first}` and `{second}` are both given; they say the same thing, so give one")]
     Conflict {

@@ -165,9 +165,27 @@ pub struct Settings {
     /// Steps between checkpoints
     #[arg(long)]
     pub save_every: Option<usize>,
+    /// Minutes between checkpoints, besides those by steps
+    #[arg(long)]
+    pub save_every_minutes: Option<f64>,
     /// Newest checkpoints that are kept
     #[arg(long)]
     pub keep_checkpoints: Option<usize>,
+    /// Held-out files of the same kinds as data, to evaluate on
+    #[arg(long, value_delimiter = ',')]
+    pub eval: Option<Vec<PathBuf>>,
+    /// The part of the data to hold out instead, such as 0.05
+    #[arg(long)]
+    pub eval_fraction: Option<f64>,
+    /// Steps between evaluations
+    #[arg(long)]
+    pub eval_every: Option<usize>,
+    /// Evaluations without a lower loss after which the run stops
+    #[arg(long)]
+    pub patience: Option<usize>,
+    /// The loss, nats, over which the run fails; by default what the vocabulary implies
+    #[arg(long)]
+    pub loss_limit: Option<f64>,
     /// The lease: most memory of each rank, such as 6GiB
     #[arg(long)]
     pub memory: Option<Size>,

@@ -23,6 +23,7 @@ pub fn default_sequences(tokens: usize) -> usize {
 }
 const SAVE_EVERY: usize = 100;
 const KEEP_CHECKPOINTS: usize = 2;
+const EVAL_EVERY: usize = 100;
 
 /// What defaults depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +57,11 @@ impl Requested {
         let s = &self.settings;
         self.refuse_both("epochs", "max_steps")?;
         self.refuse_both("warmup_steps", "warmup_ratio")?;
+        self.refuse_both("eval", "eval_fraction")?;
+        let evaluates = s.eval.is_some() || s.eval_fraction.is_some();
+        if !evaluates {
+            self.refuse_evaluation_keys()?;
+        }
         let mode = self.or_default("mode", s.mode, Mode::Lora);
         let lora = mode.value == Mode::Lora;
         if !lora {
@@ -110,6 +116,12 @@ impl Requested {
                 s.keep_checkpoints,
                 KEEP_CHECKPOINTS,
             ),
+            save_every_minutes: self.given("save_every_minutes", s.save_every_minutes),
+            eval: self.given("eval", s.eval.clone()),
+            eval_fraction: self.given("eval_fraction", s.eval_fraction),
+            eval_every: evaluates.then(|| self.or_default("eval_every", s.eval_every, EVAL_EVERY)),
+            patience: self.given("patience", s.patience),
+            loss_limit: self.given("loss_limit", s.loss_limit),
             memory: self.given("memory", s.memory),
             threads: self.or("threads", s.threads, || (facts.threads, "this machine's".into())),
             tp: self.or_default("tp", s.tp, 1),
@@ -152,6 +164,15 @@ impl Requested {
     fn refuse_both(&self, first: &'static str, second: &'static str) -> Result<(), SettingsError> {
         if [first, second].iter().all(|key| self.sources.contains_key(*key)) {
             return Err(SettingsError::Conflict { first, second });
+        }
+        Ok(())
+    }
+
+    fn refuse_evaluation_keys(&self) -> Result<(), SettingsError> {
+        for key in ["eval_every", "patience"] {
+            if self.sources.contains_key(key) {
+                return Err(SettingsError::NothingHeldOut { key, from: self.from(key) });
+            }
         }
         Ok(())
     }
@@ -253,8 +274,26 @@ mod tests {
     }
 
     #[test]
+    fn evaluation_keys_without_held_out_samples_are_refused() {
+        for key in ["eval_every = 5", "patience = 2"] {
+            let error = with(key).unwrap_err();
+            assert!(matches!(error, SettingsError::NothingHeldOut { .. }), "{key}: {error}");
+            for held_out in ["eval = [\"e.jsonl\"]", "eval_fraction = 0.1"] {
+                assert!(with(&format!("{key}\n{held_out}")).is_ok(), "{key} {held_out}");
+            }
+        }
+        let r = with("eval_fraction = 0.1").unwrap();
+        assert_eq!(r.eval_every.as_ref().map(|c| c.value), Some(EVAL_EVERY));
+        assert_eq!(r.score_shape(), Some((2048, 128)));
+        assert_eq!(with("").unwrap().score_shape(), None);
+    }
+
+    #[test]
     fn two_ways_to_say_a_thing_are_refused() {
-        for keys in ["epochs = 1\nmax_steps = 2", "warmup_steps = 1\nwarmup_ratio = 0.1"] {
+        let evaluation = "eval = [\"e\"]\neval_fraction = 0.1";
+        for keys in
+            ["epochs = 1\nmax_steps = 2", "warmup_steps = 1\nwarmup_ratio = 0.1", evaluation]
+        {
             let error = with(keys).unwrap_err();
             assert!(matches!(error, SettingsError::Conflict { .. }), "{error}");
         }
@@ -303,6 +342,13 @@ mod tests {
             "max_length = 2049",
             "micro_tokens = 10000\nmax_length = 8193",
             "mode = \"full\"\nweights = \"bf16\"",
+            "save_every_minutes = 0.0",
+            "save_every_minutes = nan",
+            "loss_limit = 0.0",
+            "eval_fraction = 0.0",
+            "eval_fraction = 1.0",
+            "eval_fraction = 0.1\neval_every = 0",
+            "eval_fraction = 0.1\npatience = 0",
         ];
         for text in bad {
             let error = with(text).unwrap_err();

@@ -75,8 +75,20 @@ pub struct Resolved {
     pub seed: Chosen<u64>,
     /// Steps between checkpoints.
     pub save_every: Chosen<usize>,
+    /// Minutes between them, besides.
+    pub save_every_minutes: Option<Chosen<f64>>,
     /// Checkpoints kept.
     pub keep_checkpoints: Chosen<usize>,
+    /// Held-out files.
+    pub eval: Option<Chosen<Vec<PathBuf>>>,
+    /// The part of the data that is held out instead.
+    pub eval_fraction: Option<Chosen<f64>>,
+    /// Steps between evaluations; absent where nothing is held out.
+    pub eval_every: Option<Chosen<usize>>,
+    /// Evaluations without a lower loss after which the run stops.
+    pub patience: Option<Chosen<usize>>,
+    /// The loss over which the run fails, nats; absent for what the vocabulary implies.
+    pub loss_limit: Option<Chosen<f64>>,
     /// The lease.
     pub memory: Option<Chosen<Size>>,
     /// Threads.
@@ -129,6 +141,12 @@ impl Resolved {
     pub fn topology(&self) -> Topology {
         let (tp, cp, dp) = (self.tp.value, self.cp.value, self.dp.value);
         Topology { tp, cp, dp, width: Topology::WIDTH }
+    }
+
+    /// Tokens and sequences of a micro-batch of the evaluation; `None` where nothing is held out.
+    pub fn score_shape(&self) -> Option<(usize, usize)> {
+        self.eval_every.as_ref()?;
+        Some((self.micro_tokens.value, self.micro_sequences.value))
     }
 
     /// What becomes of samples longer than `max_length`.

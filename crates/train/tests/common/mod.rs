@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use data::{Dataset, Encoder, TooLong};
 use engine::{Blueprint, Engine, Job};
-use fabric::{Cause, Member, Ranks};
+use fabric::{Cause, Member, World};
 use formats::Checkpoint;
 use oracle::{Oracle, Precision};
 use program::Rank;
@@ -16,8 +16,8 @@ use serde_json::json;
 use tempfile::TempDir;
 use text::Tokenizer;
 use train::{
-    Facts, Flow, Observer, Outcome, Requested, Resolved, Run, Settings, Silent, StepEvent,
-    TrainError,
+    EvalEvent, Facts, Flow, Observer, Outcome, Requested, Resolved, Run, Settings, StepEvent,
+    Surroundings, TrainError,
 };
 
 /// The longest text that the made-up tokenizer is asked for, characters.
@@ -32,6 +32,12 @@ pub(crate) struct Fixture {
     pub(crate) folder: TempDir,
     pub(crate) checkpoint: Checkpoint,
     pub(crate) dataset: Dataset,
+    pub(crate) evaluation: Option<Dataset>,
+}
+
+/// What the tests run in.
+pub(crate) fn surroundings() -> Surroundings {
+    Surroundings { git: record::Git::NoRepository, ..Surroundings::current().unwrap() }
 }
 
 impl Fixture {
@@ -49,7 +55,7 @@ impl Fixture {
         let folder = tempfile::tempdir().unwrap();
         let checkpoint = Checkpoint::open(&model_folder(model)).unwrap();
         let dataset = encode(folder.path(), lines, checkpoint.config().vocab_size);
-        Fixture { folder, checkpoint, dataset }
+        Fixture { folder, checkpoint, dataset, evaluation: None }
     }
 
     pub(crate) fn out(&self, name: &str) -> PathBuf {
@@ -58,10 +64,14 @@ impl Fixture {
 
     /// Settings of a run into `out`: 8 steps of up to 3 micro-batches, with `more` TOML.
     pub(crate) fn requested(&self, out: &str, more: &str) -> Requested {
-        let lr = if more.contains("lr =") { "" } else { "lr = 1e-2\n" };
+        // TOML takes a key once.
+        let defaults = ["lr = 1e-2\n", "micro_sequences = 3\n", "max_steps = 8\n"];
+        let key = |line: &str| line[..line.find('=').unwrap()].to_owned();
+        let defaults: String =
+            defaults.into_iter().filter(|line| !more.contains(&key(line))).collect();
         let toml = format!(
-            "model = \"golden\"\ndata = [\"data.jsonl\"]\nout = {:?}\nmicro_tokens = 24\nmicro_sequences = 3\n\
-             accumulation = 3\nmax_steps = 8\nsave_every = 3\nseed = 7\n{lr}{more}",
+            "model = \"golden\"\ndata = [\"data.jsonl\"]\nout = {:?}\nmicro_tokens = 24\n\
+             accumulation = 3\nsave_every = 3\nseed = 7\n{defaults}{more}",
             self.out(out)
         );
         let path = Path::new("run.toml");
@@ -73,17 +83,18 @@ impl Fixture {
         requested.resolve(&Facts::of(&self.checkpoint)).unwrap()
     }
 
-    /// The engine of one rank of the settings' topology.
-    pub(crate) fn engine<'r>(
-        &self,
-        resolved: &Resolved,
-        member: Option<&'r mut Member<'_>>,
-    ) -> Engine<'r> {
+    pub(crate) fn engine(&self, resolved: &Resolved) -> Engine<'static> {
+        self.rank_engine(resolved, None)
+    }
+
+    /// The engine of a rank of the settings' topology.
+    fn rank_engine<'r>(&self, resolved: &Resolved, member: Option<Member<'r>>) -> Engine<'r> {
+        let rank = member.as_ref().map_or(Rank::FIRST, Member::rank);
         let graph =
             families::build(self.checkpoint.config(), &resolved.build_options()).unwrap().graph;
-        let rank = member.as_ref().map_or(Rank::FIRST, |member| member.rank());
         let keep = Keep::uniform(Level::All);
-        let job = Job { train: Some(resolved.train_shape(keep)), ..Job::default() };
+        let train = Some(resolved.train_shape(keep));
+        let job = Job { train, score: resolved.score_shape(), ..Job::default() };
         let blueprint = Blueprint::new(&graph, resolved.topology(), rank, job, &|_, _| 0);
         let executor = Box::new(Oracle::new(Precision::F32));
         let mut engine = Engine::new(graph, blueprint, executor).unwrap();
@@ -94,7 +105,7 @@ impl Fixture {
         engine
     }
 
-    /// Starts, or resumes, a run with fresh engines; the first rank's watch is told.
+    /// Starts, or resumes, a run with a fresh engine.
     pub(crate) fn run(
         &self,
         out: &str,
@@ -102,39 +113,61 @@ impl Fixture {
         resume: bool,
         observer: &mut Watch,
     ) -> Result<Outcome, TrainError> {
+        self.run_in(&surroundings(), out, more, resume, |_| (), observer)
+    }
+
+    /// The error of a run on weights that `spoil` changes, and the steps that it told of.
+    pub(crate) fn failed(
+        &self,
+        out: &str,
+        more: &str,
+        spoil: impl Fn(&mut Engine<'_>) + Sync,
+    ) -> (TrainError, usize) {
+        let mut watch = Watch::default();
+        let ended = self.run_in(&surroundings(), out, more, false, spoil, &mut watch);
+        (ended.unwrap_err(), watch.events.len())
+    }
+
+    /// [`Fixture::run`] in other surroundings, on weights that `spoil` changes.
+    pub(crate) fn run_in(
+        &self,
+        surroundings: &Surroundings,
+        out: &str,
+        more: &str,
+        resume: bool,
+        spoil: impl Fn(&mut Engine<'_>) + Sync,
+        observer: &mut Watch,
+    ) -> Result<Outcome, TrainError> {
         let requested = self.requested(out, more);
         let resolved = self.resolved(&requested);
-        let observer = Mutex::new(observer);
-        let outcomes = Ranks::new(resolved.topology()).run(|member| {
-            let mut silent = Silent;
-            let leads = member.index() == 0;
-            let mut engine = self.engine(&resolved, Some(member));
+        let observer = Mutex::new(Some(observer));
+        let ranks = World::new(&[resolved.topology()]).run(|seat| {
+            let observer = observer.lock().unwrap().take_if(|_| seat.index() == 0);
+            let mut engine = self.rank_engine(&resolved, seat.member(0));
+            spoil(&mut engine);
             let mut run = Run {
                 engine: &mut engine,
                 checkpoint: &self.checkpoint,
                 dataset: &self.dataset,
+                evaluation: self.evaluation.as_ref(),
                 requested: &requested,
                 resolved: &resolved,
+                surroundings,
                 extra_files: &[("note.txt", b"kept")],
             };
-            let mut watch;
-            let observer: &mut dyn Observer = if leads {
-                watch = observer.lock().unwrap();
-                &mut **watch
-            } else {
-                &mut silent
-            };
-            if resume { run.resume(observer) } else { run.start(observer) }
+            let Some(observer) = observer else { return run.follow().map(|()| None) };
+            if resume { run.resume(observer).map(Some) } else { run.start(observer).map(Some) }
         });
-        outcomes.map(|mut outcomes| outcomes.swap_remove(0)).map_err(|error| match error.cause {
-            Cause::Error(error) => error,
-            cause => panic!("{cause}"),
-        })
+        match ranks.map_err(|error| error.cause) {
+            Ok(mut outcomes) => Ok(outcomes.swap_remove(0).unwrap()),
+            Err(Cause::Error(error)) => Err(error),
+            Err(cause) => panic!("{cause}"),
+        }
     }
 
     /// The lines of a run's log, without times.
     pub(crate) fn steps(&self, out: &str) -> Vec<StepEvent> {
-        let text = std::fs::read_to_string(self.out(out).join(train::STEPS_FILE)).unwrap();
+        let text = std::fs::read_to_string(self.out(out).join(record::STEPS_FILE)).unwrap();
         text.lines()
             .map(|line| StepEvent { seconds: 0.0, ..serde_json::from_str(line).unwrap() })
             .collect()
@@ -178,6 +211,7 @@ pub(crate) struct Watch {
     pub(crate) events: Vec<StepEvent>,
     pub(crate) micro_batches: usize,
     pub(crate) saved: Vec<PathBuf>,
+    pub(crate) evaluated: Vec<EvalEvent>,
 }
 
 impl Watch {
@@ -198,6 +232,10 @@ impl Observer for Watch {
     fn step(&mut self, event: &StepEvent) -> Flow {
         self.events.push(event.clone());
         if self.stop_after == Some(event.step) { Flow::Stop } else { Flow::Continue }
+    }
+
+    fn evaluated(&mut self, event: &EvalEvent) {
+        self.evaluated.push(EvalEvent { seconds: 0.0, ..event.clone() });
     }
 
     fn saved(&mut self, checkpoint: &Path) {

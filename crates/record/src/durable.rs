@@ -1,4 +1,4 @@
-//! Files that appear whole or not at all, and folders whose entries are durable.
+//! Files that appear whole or not at all, and folders whose entries are durable: write beside the target, sync, rename.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -8,21 +8,27 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tempfile::NamedTempFile;
 
-use super::error::{RunError, io};
+use crate::error::{RecordError, io};
 
 /// The largest JSON file of a run, bytes.
 const JSON_BYTES_LIMIT: u64 = 64 << 20;
 
 /// What files and folders are called while they are written.
-pub(super) const WRITING: &str = ".writing-";
+pub const WRITING: &str = ".writing-";
 
 /// Makes new entries of a folder durable.
-pub(super) fn sync_folder(folder: &Path) -> Result<(), RunError> {
+///
+/// # Errors
+/// [`RecordError::Io`].
+pub fn sync_folder(folder: &Path) -> Result<(), RecordError> {
     File::open(folder).and_then(|f| f.sync_all()).map_err(io("sync", folder))
 }
 
 /// Writes bytes as `name` in a folder, in place of what is there only when all of them are on the disk.
-pub(super) fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), RunError> {
+///
+/// # Errors
+/// [`RecordError::Io`].
+pub fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), RecordError> {
     let path = folder.join(name);
     let mut staged =
         NamedTempFile::with_prefix_in(WRITING, folder).map_err(io("create a file in", folder))?;
@@ -33,12 +39,11 @@ pub(super) fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), RunEr
 }
 
 /// [`write`]s a value as JSON with a newline at the end.
-pub(super) fn write_json(
-    folder: &Path,
-    name: &str,
-    value: &impl Serialize,
-) -> Result<(), RunError> {
-    let mut text = serde_json::to_vec_pretty(value).map_err(|error| RunError::Malformed {
+///
+/// # Errors
+/// [`RecordError::Io`]; [`RecordError::Malformed`] for a value that JSON cannot hold.
+pub fn write_json(folder: &Path, name: &str, value: &impl Serialize) -> Result<(), RecordError> {
+    let mut text = serde_json::to_vec_pretty(value).map_err(|error| RecordError::Malformed {
         path: folder.join(name),
         reason: format!("it cannot be written as JSON: {error}"),
     })?;
@@ -47,14 +52,30 @@ pub(super) fn write_json(
 }
 
 /// Reads a value from JSON.
-pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, RunError> {
-    let malformed = |reason| RunError::Malformed { path: path.to_owned(), reason };
+///
+/// # Errors
+/// [`RecordError::Io`]; [`RecordError::Malformed`] for what is not that JSON, or over the size limit.
+pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, RecordError> {
+    let malformed = |reason| RecordError::Malformed { path: path.to_owned(), reason };
     let bytes = fs::metadata(path).map_err(io("read", path))?.len();
     if bytes > JSON_BYTES_LIMIT {
         return Err(malformed(format!("{bytes} bytes are over the limit of {JSON_BYTES_LIMIT}")));
     }
     let text = fs::read(path).map_err(io("read", path))?;
     serde_json::from_slice(&text).map_err(|error| malformed(error.to_string()))
+}
+
+/// Removes a folder with what is in it, if it is there.
+///
+/// # Errors
+/// [`RecordError::Io`].
+pub fn remove_folder(folder: &Path) -> Result<(), RecordError> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(io("remove", folder)(error))
+        }
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -75,9 +96,9 @@ mod tests {
     fn what_is_not_that_json_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.json");
-        assert!(matches!(read_json::<i32>(&path), Err(RunError::Io { .. })));
+        assert!(matches!(read_json::<i32>(&path), Err(RecordError::Io { .. })));
         fs::write(&path, "{").unwrap();
-        assert!(matches!(read_json::<i32>(&path), Err(RunError::Malformed { .. })));
+        assert!(matches!(read_json::<i32>(&path), Err(RecordError::Malformed { .. })));
         File::create(&path).unwrap().set_len(JSON_BYTES_LIMIT + 1).unwrap();
         let error = read_json::<i32>(&path).unwrap_err();
         assert!(error.to_string().contains("over the limit"), "{error}");

@@ -1,0 +1,214 @@
+//! The list of runs under a folder: a SQLite database of what their records say, made and mended from the folders
+//! whenever it is asked. It holds nothing that they do not.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use rusqlite::{Connection, OptionalExtension, params};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::error::RecordError;
+use crate::record::{RECORD_FILE, Record, find};
+use crate::rows::{self, STEPS_FILE};
+use crate::seal::SEAL_FILE;
+
+/// The database in the root of the runs.
+pub const INDEX_FILE: &str = ".samebit-runs.sqlite";
+/// Levels of folders below the root in which runs are looked for.
+const DEPTH: usize = 3;
+/// Changes with the table: an index of another version is built again.
+const SCHEMA_VERSION: i64 = 1;
+const SCHEMA: &str =
+    "CREATE TABLE runs (path TEXT PRIMARY KEY, stamp TEXT NOT NULL, run TEXT NOT NULL)";
+
+/// What the list says of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Listed {
+    /// Its folder, from the root.
+    pub path: PathBuf,
+    /// What kind of run.
+    pub kind: String,
+    /// The state that its record gives: see [`Record::standing`] for one that says `running`.
+    pub state: String,
+    /// The model reference.
+    pub model: String,
+    /// The wall clock at its first start.
+    pub started: String,
+    /// Steps done.
+    pub step: usize,
+    /// Steps in all.
+    pub steps: usize,
+    /// Loss of the first and of the last step.
+    pub losses: Option<(f64, f64)>,
+    /// Whether it has a seal (which is not verified here).
+    pub sealed: bool,
+    /// Why its record cannot be read, if it cannot.
+    pub unreadable: Option<String>,
+}
+
+/// The open index of a root.
+#[derive(Debug)]
+pub struct Index {
+    root: PathBuf,
+    path: PathBuf,
+    database: Connection,
+}
+
+impl Index {
+    /// Opens the index of a root, or makes one. One that is damaged, of another version, or asked to be built again is
+    /// thrown away first; where the folder cannot be written, the index lives in memory.
+    ///
+    /// # Errors
+    /// [`RecordError::Index`].
+    pub fn open(root: &Path, rebuild: bool) -> Result<Index, RecordError> {
+        let path = root.join(INDEX_FILE);
+        if rebuild {
+            let _ = fs::remove_file(&path);
+        }
+        let database = Self::database(&path)
+            .or_else(|_| {
+                let _ = fs::remove_file(&path);
+                Self::database(&path)
+            })
+            .or_else(|_| Connection::open_in_memory().and_then(prepared))
+            .map_err(|source| index_error(&path, source))?;
+        Ok(Index { root: root.to_owned(), path, database })
+    }
+
+    fn database(path: &Path) -> Result<Connection, rusqlite::Error> {
+        let database = prepared(Connection::open(path)?)?;
+        // A page that was damaged shows here, and not in the middle of a list.
+        database.query_row("PRAGMA quick_check", [], |row| row.get::<_, String>(0)).and_then(
+            |said| {
+                if said == "ok" { Ok(()) } else { Err(rusqlite::Error::QueryReturnedNoRows) }
+            },
+        )?;
+        Ok(database)
+    }
+
+    /// Looks at every run's files again and lists the runs, in order of their folders. Only what changed is read.
+    ///
+    /// # Errors
+    /// [`RecordError::Index`]; [`RecordError::Io`] for the root.
+    pub fn refresh(&mut self) -> Result<Vec<Listed>, RecordError> {
+        let folders = find(&self.root, DEPTH)?;
+        let listed = self.update(&folders).map_err(|source| index_error(&self.path, source))?;
+        Ok(listed)
+    }
+
+    fn update(&mut self, folders: &[PathBuf]) -> Result<Vec<Listed>, rusqlite::Error> {
+        let transaction = self.database.transaction()?;
+        let mut kept = BTreeSet::new();
+        let mut listed = Vec::with_capacity(folders.len());
+        for folder in folders {
+            let path = folder.strip_prefix(&self.root).unwrap_or(folder);
+            let key = path.to_string_lossy().into_owned();
+            let stamp = stamp(folder);
+            let known: Option<String> = transaction
+                .query_row(
+                    "SELECT run FROM runs WHERE path = ?1 AND stamp = ?2",
+                    params![key, stamp],
+                    |row| row.get(0),
+                )
+                .optional()?;
+            let run = match known.and_then(|text| serde_json::from_str(&text).ok()) {
+                Some(run) => run,
+                None => {
+                    let run = look(folder, path);
+                    let text = serde_json::to_string(&run).unwrap_or_default();
+                    transaction.execute(
+                        "INSERT OR REPLACE INTO runs (path, stamp, run) VALUES (?1, ?2, ?3)",
+                        params![key, stamp, text],
+                    )?;
+                    run
+                }
+            };
+            kept.insert(key);
+            listed.push(run);
+        }
+        let gone: Vec<String> = {
+            let mut paths = transaction.prepare("SELECT path FROM runs")?;
+            let paths = paths.query_map([], |row| row.get(0))?;
+            paths.filter_map(Result::ok).filter(|path| !kept.contains(path)).collect()
+        };
+        for path in gone {
+            transaction.execute("DELETE FROM runs WHERE path = ?1", params![path])?;
+        }
+        transaction.commit()?;
+        Ok(listed)
+    }
+}
+
+fn index_error(path: &Path, source: rusqlite::Error) -> RecordError {
+    RecordError::Index { path: path.to_owned(), source: Box::new(source) }
+}
+
+/// A database with the table of this version.
+fn prepared(database: Connection) -> Result<Connection, rusqlite::Error> {
+    let version: i64 = database.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    if version != SCHEMA_VERSION {
+        database.execute_batch(&format!(
+            "DROP TABLE IF EXISTS runs; {SCHEMA}; PRAGMA user_version = {SCHEMA_VERSION};"
+        ))?;
+    }
+    Ok(database)
+}
+
+/// Size and time of the files that a line of the list comes from.
+fn stamp(folder: &Path) -> String {
+    let of = |name: &str| {
+        let Ok(data) = fs::metadata(folder.join(name)) else { return "-".to_owned() };
+        let modified = data.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        format!("{}@{}", data.len(), modified.unwrap_or_default().as_nanos())
+    };
+    [RECORD_FILE, STEPS_FILE, SEAL_FILE].map(of).join(" ")
+}
+
+/// What the files of a run say.
+fn look(folder: &Path, path: &Path) -> Listed {
+    match Record::read(folder) {
+        Ok(record) => read(folder, path, &record),
+        Err(error) => Listed {
+            path: path.to_owned(),
+            kind: String::new(),
+            state: "unreadable".into(),
+            model: String::new(),
+            started: String::new(),
+            step: 0,
+            steps: 0,
+            losses: None,
+            sealed: false,
+            unreadable: Some(error.to_string()),
+        },
+    }
+}
+
+fn read(folder: &Path, path: &Path, record: &Record) -> Listed {
+    let last: Option<Map<String, Value>> = rows::last(folder, STEPS_FILE).ok().flatten();
+    let first: Option<Map<String, Value>> = first_line(folder);
+    let number = |row: &Option<Map<String, Value>>, key: &str| row.as_ref()?.get(key)?.as_f64();
+    let model = record.setting("model").and_then(|setting| setting.resolved.as_str());
+    Listed {
+        path: path.to_owned(),
+        kind: record.kind.clone(),
+        state: record.status.name().to_owned(),
+        model: model.unwrap_or_default().to_owned(),
+        started: record.sessions.first().map(|s| s.started.clone()).unwrap_or_default(),
+        step: number(&last, "step").map_or(0, |step| step as usize),
+        steps: record.steps,
+        losses: number(&first, "loss").zip(number(&last, "loss")),
+        sealed: folder.join(SEAL_FILE).exists(),
+        unreadable: None,
+    }
+}
+
+fn first_line(folder: &Path) -> Option<Map<String, Value>> {
+    use std::io::BufRead;
+    let file = fs::File::open(folder.join(STEPS_FILE)).ok()?;
+    let mut line = String::new();
+    std::io::BufReader::new(file).read_line(&mut line).ok()?;
+    serde_json::from_str(&line).ok()
+}

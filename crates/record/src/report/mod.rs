@@ -1,0 +1,64 @@
+//! The report: one HTML file with plots as inline SVG, which opens without a network and without scripts.
+
+mod page;
+mod plot;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::durable;
+use crate::error::RecordError;
+use crate::record::Record;
+use crate::rows::{self, EVALS_FILE, STEPS_FILE};
+
+/// The report's file.
+pub const REPORT_FILE: &str = "report.html";
+
+/// Numbers by name, each a point a line: `(step, value)`.
+pub(crate) type Columns = BTreeMap<String, Vec<(f64, f64)>>;
+
+/// Makes the report of a run's folder.
+///
+/// # Errors
+/// As [`Record::read`] and [`rows::read`].
+pub fn html(folder: &Path) -> Result<String, RecordError> {
+    let record = Record::read(folder)?;
+    let steps = columns(&rows::read(folder, STEPS_FILE)?);
+    let evals = columns(&rows::read(folder, EVALS_FILE)?);
+    Ok(page::page(&record, &steps, &evals))
+}
+
+/// Writes the report into the run's folder.
+///
+/// # Errors
+/// As [`html`] and [`durable::write`].
+pub fn write(folder: &Path) -> Result<(), RecordError> {
+    durable::write(folder, REPORT_FILE, html(folder)?.as_bytes())
+}
+
+/// The numbers of lines by field, over the field `step`.
+fn columns(lines: &[Map<String, Value>]) -> Columns {
+    let mut columns = Columns::new();
+    for line in lines {
+        let Some(step) = line.get("step").and_then(Value::as_f64) else { continue };
+        for (key, value) in line {
+            if let Some(number) = value.as_f64() {
+                columns.entry(key.clone()).or_default().push((step, number));
+            }
+        }
+    }
+    rates(&mut columns);
+    columns
+}
+
+/// Adds tokens a second, where tokens and seconds are logged.
+fn rates(columns: &mut Columns) {
+    let (Some(tokens), Some(seconds)) = (columns.get("tokens"), columns.get("seconds")) else {
+        return;
+    };
+    let pairs = tokens.iter().zip(seconds).filter(|(_, second)| second.1 > 0.0);
+    let rate = pairs.map(|(tokens, seconds)| (tokens.0, tokens.1 / seconds.1)).collect();
+    columns.insert("rate".to_owned(), rate);
+}

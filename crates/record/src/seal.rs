@@ -1,0 +1,234 @@
+//! The seal of a finished run: a hash of every file, and a hash of those. One changed byte breaks it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey};
+use serde::{Deserialize, Serialize};
+
+use crate::annotation::ANNOTATIONS_FILE;
+use crate::durable::{self, WRITING};
+use crate::error::{RecordError, io};
+use crate::machine::hash_file;
+use crate::record::{Record, Status};
+
+/// The seal's file.
+pub const SEAL_FILE: &str = "seal.json";
+/// The file that a process locks while it works on a run.
+pub const LOCK_FILE: &str = "run.lock";
+/// Files beside the sealed ones: notes may be added and the lock taken after the end.
+const BESIDE: [&str; 3] = [SEAL_FILE, LOCK_FILE, ANNOTATIONS_FILE];
+
+/// The seal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seal {
+    /// BLAKE3 of every file of the run, by its path from the run's folder.
+    pub files: BTreeMap<String, String>,
+    /// BLAKE3 over the lines `path hash` of all of them, in order.
+    pub root: String,
+    /// Who vouches for it.
+    pub signature: Option<Signed>,
+}
+
+/// A signature of the root, ed25519.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Signed {
+    /// The public key, in hexadecimal.
+    pub public_key: String,
+    /// The signature of the root's hexadecimal digits, in hexadecimal.
+    pub signature: String,
+}
+
+/// What is wrong with a sealed run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "broken", content = "what")]
+pub enum Broken {
+    /// A file has other bytes.
+    Changed(String),
+    /// A file is gone.
+    Missing(String),
+    /// A file was added.
+    Added(String),
+    /// The root is not the hash of the list of files.
+    Root,
+    /// The signature is not the key's, or no signature.
+    Signature(String),
+    /// It is signed by another key than the one asked for, or by none.
+    Signer(String),
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Broken::Changed(file) => write!(f, "{file} was changed"),
+            Broken::Missing(file) => write!(f, "{file} is missing"),
+            Broken::Added(file) => write!(f, "{file} was added"),
+            Broken::Root => f.write_str("the list of files in the seal was changed"),
+            Broken::Signature(why) => write!(f, "the signature is wrong: {why}"),
+            Broken::Signer(who) => write!(f, "it is signed by {who}"),
+        }
+    }
+}
+
+/// Seals a finished run, in place of a seal that is there.
+///
+/// # Errors
+/// [`RecordError::NotFinished`], [`RecordError::Io`].
+pub fn seal(folder: &Path, key: Option<&SigningKey>) -> Result<Seal, RecordError> {
+    let status = Record::read(folder)?.status;
+    if !matches!(status, Status::Finished { .. }) {
+        return Err(RecordError::NotFinished { path: folder.to_owned(), state: status.name() });
+    }
+    let files = hashes(folder)?;
+    let root = root(&files);
+    let signature = key.map(|key| Signed {
+        public_key: hex(key.verifying_key().as_bytes()),
+        signature: hex(&key.sign(root.as_bytes()).to_bytes()),
+    });
+    let seal = Seal { files, root, signature };
+    durable::write_json(folder, SEAL_FILE, &seal)?;
+    Ok(seal)
+}
+
+/// Reads a run's seal; `None` where it has none.
+///
+/// # Errors
+/// [`RecordError::Io`], [`RecordError::Malformed`].
+pub fn read_seal(folder: &Path) -> Result<Option<Seal>, RecordError> {
+    let path = folder.join(SEAL_FILE);
+    if path.exists() { Ok(Some(durable::read_json(&path)?)) } else { Ok(None) }
+}
+
+impl Seal {
+    /// Everything that is not as it was sealed; empty where every byte is. With a `signer`, it must be that key's.
+    ///
+    /// # Errors
+    /// [`RecordError::Io`] for a folder that cannot be read.
+    pub fn verify(
+        &self,
+        folder: &Path,
+        signer: Option<&VerifyingKey>,
+    ) -> Result<Vec<Broken>, RecordError> {
+        let mut broken = Vec::new();
+        let found = hashes(folder)?;
+        for (file, sealed) in &self.files {
+            match found.get(file) {
+                None => broken.push(Broken::Missing(file.clone())),
+                Some(hash) if hash != sealed => broken.push(Broken::Changed(file.clone())),
+                Some(_) => {}
+            }
+        }
+        let added = found.keys().filter(|file| !self.files.contains_key(*file));
+        broken.extend(added.map(|file| Broken::Added(file.clone())));
+        if root(&self.files) != self.root {
+            broken.push(Broken::Root);
+        }
+        if let Some(Err(why)) = self.signature.as_ref().map(|signed| signed.check(&self.root)) {
+            broken.push(Broken::Signature(why));
+        }
+        if let Some(signer) = signer {
+            let asked = hex(signer.as_bytes());
+            match &self.signature {
+                None => broken.push(Broken::Signer("nobody".into())),
+                Some(signed) if signed.public_key != asked => {
+                    broken.push(Broken::Signer(signed.public_key.clone()));
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(broken)
+    }
+}
+
+impl Signed {
+    fn check(&self, root: &str) -> Result<(), String> {
+        let key = bytes::<32>(&self.public_key).ok_or("the public key has not 64 digits")?;
+        let key = VerifyingKey::from_bytes(&key).map_err(|error| error.to_string())?;
+        let signature = bytes::<64>(&self.signature).ok_or("it has not 128 digits")?;
+        key.verify_strict(root.as_bytes(), &Signature::from_bytes(&signature))
+            .map_err(|_| "it is not this key's signature of these files".to_owned())
+    }
+}
+
+/// Reads a signing key: a file with 64 hexadecimal digits, such as `openssl rand -hex 32` writes.
+///
+/// # Errors
+/// [`RecordError::Io`], [`RecordError::Key`].
+pub fn read_signing_key(path: &Path) -> Result<SigningKey, RecordError> {
+    Ok(SigningKey::from_bytes(&read_key(path, "signing")?))
+}
+
+/// Reads a public key: a file with 64 hexadecimal digits, as in a seal.
+///
+/// # Errors
+/// [`RecordError::Io`], [`RecordError::Key`].
+pub fn read_public_key(path: &Path) -> Result<VerifyingKey, RecordError> {
+    VerifyingKey::from_bytes(&read_key(path, "public")?).map_err(|error| RecordError::Key {
+        path: path.to_owned(),
+        kind: "public",
+        reason: error.to_string(),
+    })
+}
+
+fn read_key(path: &Path, kind: &'static str) -> Result<[u8; 32], RecordError> {
+    let text = fs::read_to_string(path).map_err(io("read", path))?;
+    let text = text.trim();
+    bytes(text).ok_or_else(|| RecordError::Key {
+        path: path.to_owned(),
+        kind,
+        reason: format!("it holds {} characters, or others than digits", text.chars().count()),
+    })
+}
+
+/// BLAKE3 of every sealed file, by path.
+fn hashes(folder: &Path) -> Result<BTreeMap<String, String>, RecordError> {
+    let mut found = BTreeMap::new();
+    let mut waiting = vec![folder.to_owned()];
+    while let Some(place) = waiting.pop() {
+        for entry in fs::read_dir(&place).map_err(io("read", &place))? {
+            let entry = entry.map_err(io("read", &place))?;
+            let (path, kind) = (entry.path(), entry.file_type().map_err(io("read", &place))?);
+            let name = path.strip_prefix(folder).unwrap_or(&path).to_string_lossy().into_owned();
+            let file = entry.file_name();
+            let is_part = file.to_string_lossy().starts_with(WRITING);
+            if BESIDE.contains(&name.as_str()) || is_part {
+                continue;
+            }
+            if kind.is_dir() {
+                waiting.push(path);
+            } else if kind.is_symlink() {
+                let target = fs::read_link(&path).map_err(io("read", &path))?;
+                found.insert(name, format!("link to {}", target.display()));
+            } else {
+                found.insert(name, hash_file(&path)?);
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn root(files: &BTreeMap<String, String>) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for (file, hash) in files {
+        hasher.update(format!("{file} {hash}\n").as_bytes());
+    }
+    hasher.finalize().to_hex().to_string()
+}
+
+/// Lower-case hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
+    if text.len() != 2 * N || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut out = [0; N];
+    for (i, byte) in out.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * i..2 * i + 2], 16).ok()?;
+    }
+    Some(out)
+}

@@ -1,0 +1,273 @@
+//! `samebit show`: a run's record in words, with its seal verified.
+
+use crate::output::{self, Table, duration, thousands};
+use anyhow::{Result, bail};
+use program::ledger::Bytes;
+use record::{Annotation, Broken, Git, Record, Standing, Status, Verdict};
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// Arguments of `samebit show`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The run's folder
+    run: PathBuf,
+    /// File of the public key that must have signed the seal
+    #[arg(long, value_name = "FILE")]
+    signer: Option<PathBuf>,
+    /// Write the HTML report to a file
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Machine-readable: the record, whether it runs, the seal, notes
+    #[arg(long)]
+    json: bool,
+}
+
+/// How the seal came out.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case", tag = "seal")]
+enum Sealed {
+    /// There is none: the run is not finished, or was killed before it was sealed.
+    None,
+    /// Every byte is as it was sealed.
+    Intact { root: String, files: usize, signed_by: Option<String> },
+    /// It is not.
+    Broken { broken: Vec<Broken> },
+}
+
+#[derive(Serialize)]
+struct Shown {
+    standing: String,
+    seal: Sealed,
+    annotations: Vec<Annotation>,
+    record: Record,
+}
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    let record = Record::read(&args.run)?;
+    let signer = args.signer.as_deref().map(record::read_public_key).transpose()?;
+    let seal = match record::read_seal(&args.run)? {
+        None if signer.is_some() => {
+            Sealed::Broken { broken: vec![Broken::Signer("nobody: there is no seal".into())] }
+        }
+        None => Sealed::None,
+        Some(seal) => match seal.verify(&args.run, signer.as_ref())? {
+            broken if !broken.is_empty() => Sealed::Broken { broken },
+            _ => Sealed::Intact {
+                files: seal.files.len(),
+                root: seal.root,
+                signed_by: seal.signature.map(|signed| signed.public_key),
+            },
+        },
+    };
+    if let Some(file) = &args.report {
+        let html = record::report::html(&args.run)?;
+        std::fs::write(file, html)?;
+    }
+    let annotations = record::annotations(&args.run)?;
+    let shown = Shown { standing: record.standing().to_string(), seal, annotations, record };
+    output::report(args.json, &shown, text)?;
+    match shown.seal {
+        Sealed::Broken { broken } => {
+            let said: Vec<String> = broken.iter().map(ToString::to_string).collect();
+            bail!("the seal of {} is BROKEN: {}", args.run.display(), said.join("; "))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn text(shown: &Shown) -> String {
+    let record = &shown.record;
+    let mut text = head(record);
+    text += &match &shown.seal {
+        Sealed::None => "seal: none\n".to_owned(),
+        Sealed::Intact { root, files, signed_by } => {
+            let by = signed_by.as_ref().map_or(String::new(), |key| format!(", signed by {key}"));
+            format!("seal: intact, {files} files, {root:.16}…{by}\n")
+        }
+        Sealed::Broken { broken } => {
+            let lines: Vec<String> = broken.iter().map(|b| format!("  BROKEN: {b}\n")).collect();
+            format!("seal: BROKEN: this is not what was recorded\n{}", lines.concat())
+        }
+    };
+    text += &code(record);
+    for change in record.sessions.iter().flat_map(|session| &session.changed) {
+        text += &format!("let pass: {change}\n");
+    }
+    text += "\nsettings\n";
+    text += &settings(record);
+    text += "\nchecks and gates\n";
+    text += &gates(&record.gates);
+    text += "\nmemory\n";
+    text += &memory(record);
+    text += "\narithmetic\n";
+    text += &arithmetic(record);
+    text += "\nidentity\n";
+    for (name, hash) in &record.identity.hashes {
+        text += &format!("  {name:16} {hash}\n");
+    }
+    for at in &record.tensors {
+        let name = format!("tensors, step {}", at.step);
+        text += &format!("  {name:16} {}\n", at.sha256);
+    }
+    for note in &shown.annotations {
+        text += &annotation(note);
+    }
+    text
+}
+
+fn head(record: &Record) -> String {
+    let standing = record.standing();
+    let mut text = format!("{} {standing}", record.kind);
+    text += &match &standing {
+        Standing::Dead(why) | Standing::Unknown(why) => format!(": {why}"),
+        Standing::As(Status::Finished { step, product, early }) => {
+            let early = early.as_ref().map_or(String::new(), |why| format!(", early: {why}"));
+            format!(": {step} of {} steps, {}{early}", record.steps, product.display())
+        }
+        Standing::As(Status::Stopped { step }) => {
+            format!(": after {step} of {} steps", record.steps)
+        }
+        Standing::As(Status::Failed { step, samples, error }) => {
+            let at = step.map_or(String::new(), |step| format!(" at step {step}"));
+            let samples = match samples.is_empty() {
+                true => String::new(),
+                false => format!("\nits samples: {}", samples.join(", ")),
+            };
+            format!("{at}: {error}{samples}")
+        }
+        Standing::As(Status::Running) => String::new(),
+    };
+    text.push('\n');
+    for session in &record.sessions {
+        text += &format!(
+            "from step {}: {} to {}, {} ({} jumps of the clock)\n",
+            session.from_step,
+            session.started,
+            session.written,
+            duration(session.seconds),
+            session.clock_jump_count
+        );
+    }
+    let data = &record.data;
+    text += &format!(
+        "data: {} samples, {} tokens, {} supervised · {} trained parameters\n",
+        thousands(data.samples),
+        thousands(data.tokens),
+        thousands(data.supervised),
+        thousands(record.trained_parameters)
+    );
+    text
+}
+
+fn code(record: &Record) -> String {
+    let git = match &record.git {
+        Git::NoRepository => "no git repository".to_owned(),
+        Git::Unavailable { why } => format!("git state unknown: {why}"),
+        Git::Repository(repository) => {
+            let commit = repository.commit.as_deref().unwrap_or("no commit");
+            match &repository.patch {
+                None => format!("{commit}, clean, {} untracked", repository.untracked),
+                Some(patch) => {
+                    format!("{commit} DIRTY: {} ({} files)", record::PATCH_FILE, patch.files.len())
+                }
+            }
+        }
+    };
+    let machine = &record.machine;
+    format!(
+        "code: {git}\nmachine: {}, {}, {} cores, {}\n",
+        machine.host, machine.processor, machine.cores, machine.system
+    )
+}
+
+fn settings(record: &Record) -> String {
+    let mut table = Table::left(&["key", "asked", "ran", "why"]);
+    let said = |value: &serde_json::Value| match value {
+        serde_json::Value::Null => "-".to_owned(),
+        serde_json::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    for setting in &record.settings {
+        table.row([
+            setting.key.clone(),
+            said(&setting.requested),
+            said(&setting.resolved),
+            setting.why.clone(),
+        ]);
+    }
+    table.text()
+}
+
+/// A line a check, and what to do under one that failed.
+pub(crate) fn gates(gates: &[record::Gate]) -> String {
+    let width = gates.iter().map(|gate| gate.name.chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for gate in gates {
+        text += &format!("  {:7}  {:width$}  {}\n", gate.verdict, gate.name, gate.figure);
+        if gate.verdict == Verdict::Failed && !gate.advice.is_empty() {
+            text += &format!("  {:7}  {:width$}  → {}\n", "", "", gate.advice);
+        }
+    }
+    text
+}
+
+fn memory(record: &Record) -> String {
+    let mut table = Table::new(&["kind", "planned", "used", "bytes"]);
+    let used = record.memory.kinds.iter().filter(|kind| kind.planned_bytes + kind.used_bytes > 0);
+    for kind in used {
+        table.row([
+            kind.kind.clone(),
+            Bytes(kind.planned_bytes).to_string(),
+            Bytes(kind.used_bytes).to_string(),
+            thousands(kind.used_bytes),
+        ]);
+    }
+    if let Some(peak) = record.memory.peak_resident_bytes {
+        table.row(["peak resident".into(), "".into(), Bytes(peak).to_string(), thousands(peak)]);
+    }
+    table.text()
+}
+
+fn arithmetic(record: &Record) -> String {
+    let arithmetic = &record.arithmetic;
+    let mut text = format!("  {} on {}\n", arithmetic.profile, arithmetic.device);
+    let mut table = Table::left(&["program", "operation", "kernel", "layers", "times"]);
+    for kernel in &arithmetic.kernels {
+        table.row([
+            kernel.program.clone(),
+            kernel.op.clone(),
+            kernel.kernel.clone(),
+            kernel.layers.clone(),
+            kernel.times.to_string(),
+        ]);
+    }
+    text += &table.text();
+    for layer in &record.adapters {
+        let at = layer.layer.map_or("outside layers".to_owned(), |layer| format!("layer {layer}"));
+        let names: Vec<&str> =
+            layer.modules.iter().map(|m| m.rsplit('.').next().unwrap_or(m)).collect();
+        text += &format!(
+            "  adapters of {at}: rank {}, scale {}: {}\n",
+            layer.rank,
+            layer.scale,
+            names.join(" ")
+        );
+    }
+    text
+}
+
+/// A note in a few lines.
+pub(crate) fn annotation(note: &Annotation) -> String {
+    let mut text = format!("\nnote of {} by {}\n", note.at, note.by);
+    for falls in &note.falls {
+        text += &format!("  falls:    {falls}\n");
+    }
+    for survives in &note.survives {
+        text += &format!("  survives: {survives}\n");
+    }
+    if !note.note.is_empty() {
+        text += &format!("  {}\n", note.note);
+    }
+    text
+}

@@ -1,0 +1,295 @@
+//! What a record says of an engine, a data set and settings: read from what runs.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use data::{Dataset, Schedule};
+use engine::{Compiled, Engine};
+use program::graph::{Lora, Node};
+use program::{Kind, ParamId, listing};
+use record::{
+    Arithmetic, DataRecord, Identity, KernelUse, KindBytes, LayerAdapters, Memory, Record, Setting,
+    Status,
+};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::error::{TrainError, of_ranks};
+use crate::fingerprint;
+use crate::run::Run;
+use crate::settings::{Requested, Resolved};
+
+/// Settings that a resumed run may have otherwise: they change no bit of it.
+const FREE: [&str; 12] = [
+    "out",
+    "data",
+    "eval",
+    "save_every",
+    "save_every_minutes",
+    "keep_checkpoints",
+    "threads",
+    "tp",
+    "cp",
+    "dp",
+    "memory",
+    "loss_limit",
+];
+
+/// Name of the hash of the base weights in an identity.
+pub(crate) const WEIGHTS: &str = "base weights";
+
+/// Trained parameters in the model's order.
+pub(crate) fn trained(engine: &Engine<'_>) -> impl Iterator<Item = ParamId> {
+    engine.graph.param_ids().filter(|&id| engine.blueprint.store.slot(id).state.is_some())
+}
+
+fn value_of(value: &impl Serialize) -> Value {
+    serde_json::to_value(value).unwrap_or(Value::Null)
+}
+
+fn object(value: &impl Serialize) -> Map<String, Value> {
+    match value_of(value) {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+/// Every setting, asked and run.
+fn settings(requested: &Requested, resolved: &Resolved) -> Vec<Setting> {
+    let (asked, sources) = (object(&requested.settings), object(&requested.sources));
+    let of = |map: &Map<String, Value>, key: &str| map.get(key).cloned().unwrap_or(Value::Null);
+    object(resolved)
+        .into_iter()
+        .map(|(key, chosen)| Setting {
+            requested: of(&asked, &key),
+            source: of(&sources, &key),
+            resolved: chosen.get("value").cloned().unwrap_or(Value::Null),
+            why: chosen["why"].as_str().unwrap_or("not in this mode").to_owned(),
+            key,
+        })
+        .collect()
+}
+
+/// What makes the run this run.
+fn identity(run: &Run<'_, '_>, schedule: &mut Schedule) -> Result<Identity, TrainError> {
+    let settings = settings(run.requested, run.resolved)
+        .into_iter()
+        .filter(|setting| !FREE.contains(&setting.key.as_str()))
+        .map(|setting| (setting.key, setting.resolved))
+        .collect();
+    let mut hashes = run.surroundings.hashes.clone();
+    let mut put = |key: &str, value: String| hashes.insert(key.to_owned(), value);
+    put("data", run.dataset.identity());
+    if let Some(held_out) = run.evaluation {
+        put("evaluation data", held_out.identity());
+    }
+    put("order", order(schedule));
+    put(WEIGHTS, fingerprint::weights(run.engine).map_err(of_ranks)?);
+    put("program", fingerprint::programs(run.engine));
+    put("binary", run.surroundings.binary.blake3.clone());
+    put("version", env!("CARGO_PKG_VERSION").to_owned());
+    Ok(Identity { settings, hashes })
+}
+
+/// BLAKE3 over the first epoch's order: for each step its micro-batches, for each of these its samples.
+fn order(schedule: &mut Schedule) -> String {
+    let mut hasher = blake3::Hasher::new();
+    let mut index = 0;
+    while let Some(step) = schedule.step(index).filter(|step| step.epoch == 0) {
+        hasher.update(&(step.micro_batches.len() as u64).to_le_bytes());
+        for samples in step.micro_batches {
+            hasher.update(&(samples.len() as u64).to_le_bytes());
+            for &sample in samples {
+                hasher.update(&(sample as u64).to_le_bytes());
+            }
+        }
+        index += 1;
+    }
+    hasher.finalize().to_hex().to_string()
+}
+
+/// The record of a run that begins. On the first rank, while the others follow.
+pub(crate) fn record(run: &Run<'_, '_>, schedule: &mut Schedule) -> Result<Record, TrainError> {
+    let graph = &run.engine.graph;
+    let trained = graph.params.iter().filter(|param| param.trainable);
+    let lease = run.resolved.memory.as_ref().map(|chosen| chosen.value.0);
+    Ok(Record {
+        format: record::FORMAT,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        kind: "train".to_owned(),
+        status: Status::Running,
+        sessions: Vec::new(),
+        directory: run.surroundings.directory.clone(),
+        git: run.surroundings.git.clone(),
+        machine: run.surroundings.machine.clone(),
+        settings: settings(run.requested, run.resolved),
+        identity: identity(run, schedule)?,
+        programs: programs(run.engine),
+        arithmetic: Arithmetic {
+            profile: value_of(&run.resolved.profile.value).as_str().unwrap_or_default().to_owned(),
+            device: run.surroundings.device.clone(),
+            kernels: Vec::new(),
+        },
+        adapters: adapters(run.engine),
+        steps: schedule.steps(),
+        trained_parameters: trained.map(|param| param.elements()).sum(),
+        data: data(run, schedule),
+        memory: memory(run.engine, lease),
+        gates: Vec::new(),
+        tensors: Vec::new(),
+    })
+}
+
+/// Takes over into a record what a resumed run may have otherwise.
+pub(crate) fn renew(record: &mut Record, now: Record) {
+    record.settings = now.settings;
+    record.identity = now.identity;
+    record.programs = now.programs;
+    record.machine = now.machine;
+    record.arithmetic = now.arithmetic;
+    record.steps = now.steps;
+    record.data = now.data;
+    record.memory = now.memory;
+}
+
+fn data(run: &Run<'_, '_>, schedule: &Schedule) -> DataRecord {
+    let evaluation = run.evaluation.map_or(Value::Null, |held_out| {
+        let (samples, tokens, supervised) = counts(held_out);
+        json!({"samples": samples, "tokens": tokens, "supervised": supervised})
+    });
+    let (samples, tokens, supervised) = counts(run.dataset);
+    DataRecord {
+        samples,
+        tokens,
+        supervised,
+        report: value_of(run.dataset.report()),
+        packing: value_of(&schedule.report(0)),
+        cache: run.surroundings.cache.clone(),
+        evaluation,
+    }
+}
+
+/// Samples, tokens and supervised tokens.
+fn counts(dataset: &Dataset) -> (usize, usize, usize) {
+    let supervised = |index| dataset.sample(index).supervised_tokens();
+    (dataset.len(), dataset.lengths().into_iter().sum(), (0..dataset.len()).map(supervised).sum())
+}
+
+/// BLAKE3 of the listing of every program that was compiled, as it runs.
+fn programs(engine: &Engine<'_>) -> BTreeMap<String, String> {
+    let blueprint = &engine.blueprint;
+    let compiled: [(&str, &Option<Compiled>); 5] = [
+        ("train", &blueprint.train),
+        ("accumulate", &blueprint.accumulate),
+        ("optimizer", &blueprint.optimizer),
+        ("score", &blueprint.score),
+        ("generate", &blueprint.generate),
+    ];
+    compiled
+        .into_iter()
+        .filter_map(|(name, compiled)| {
+            let listing = listing::identity(&compiled.as_ref()?.program);
+            Some((name.to_owned(), blake3::hash(listing.as_bytes()).to_hex().to_string()))
+        })
+        .collect()
+}
+
+/// Adapters that the graph has attached, by layer, rank and scale.
+fn adapters(engine: &Engine<'_>) -> Vec<LayerAdapters> {
+    let graph = &engine.graph;
+    let linear = graph.nodes.iter().filter_map(|node| match node {
+        Node::Linear { projections, .. } => Some(projections),
+        _ => None,
+    });
+    let mut found: Vec<LayerAdapters> = Vec::new();
+    for projection in linear.flatten() {
+        let Some(Lora { a, scale, .. }) = &projection.lora else { continue };
+        let (layer, param) = (graph.value_info(projection.out).layer, graph.param_info(*a));
+        let module = families::lora_module(&param.name).unwrap_or(&param.name).to_owned();
+        let (rank, scale) = (param.rows, f64::from(*scale));
+        let alike = |of: &&mut LayerAdapters| {
+            of.layer == layer && of.rank == rank && of.scale.to_bits() == scale.to_bits()
+        };
+        match found.iter_mut().find(alike) {
+            Some(of) => of.modules.push(module),
+            None => found.push(LayerAdapters { layer, modules: vec![module], rank, scale }),
+        }
+    }
+    found
+}
+
+/// Bytes by kind, planned and allocated.
+pub(crate) fn memory(engine: &Engine<'_>, lease_bytes: Option<usize>) -> Memory {
+    let (planned, used) = (&engine.blueprint.ledger, engine.ledger());
+    let kinds = Kind::ALL.into_iter().map(|kind| KindBytes {
+        kind: kind.name().to_owned(),
+        planned_bytes: planned.bytes(kind),
+        used_bytes: used.bytes(kind),
+    });
+    Memory {
+        kinds: kinds.collect(),
+        lease_bytes,
+        peak_resident_bytes: record::peak_resident_bytes(),
+    }
+}
+
+/// Kernels as they ran so far.
+pub(crate) fn kernels(engine: &Engine<'_>) -> Vec<KernelUse> {
+    let uses = engine.kernels().into_iter();
+    uses.map(|of| KernelUse {
+        program: of.program.to_owned(),
+        op: of.op,
+        kernel: of.kernel.to_string(),
+        layers: ranges(&of.layers),
+        times: of.times,
+    })
+    .collect()
+}
+
+/// Ascending numbers as `0-3,7`.
+fn ranges(numbers: &[usize]) -> String {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for &number in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => runs.push((number, number)),
+        }
+    }
+    let text = |(first, last): (usize, usize)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    runs.into_iter().map(text).collect::<Vec<_>>().join(",")
+}
+
+/// The settings of a recorded run as they were asked for, to go on with them in the folder where it lies now. Relative
+/// paths count from [`Record::directory`].
+///
+/// # Errors
+/// A record whose settings this version does not have.
+pub fn requested(record: &Record, folder: PathBuf) -> Result<Requested, serde_json::Error> {
+    let asked = record.settings.iter().filter(|setting| !setting.requested.is_null());
+    let (mut settings, mut sources) = (Map::new(), Map::new());
+    for setting in asked {
+        settings.insert(setting.key.clone(), setting.requested.clone());
+        sources.insert(setting.key.clone(), setting.source.clone());
+    }
+    let mut requested = Requested {
+        settings: serde_json::from_value(Value::Object(settings))?,
+        sources: serde_json::from_value(Value::Object(sources))?,
+    };
+    requested.settings.out = Some(folder);
+    Ok(requested)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn neighbours_are_joined() {
+        for (numbers, text) in
+            [(&[][..], ""), (&[3], "3"), (&[0, 1, 2], "0-2"), (&[0, 2, 3, 9], "0,2-3,9")]
+        {
+            assert_eq!(super::ranges(numbers), text);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Keeps a run's record while it goes: written whole before the first step, after it, at each checkpoint and at the end.
+
+use std::path::{Path, PathBuf};
+
+use engine::{Engine, EngineError, Part};
+use program::ParamId;
+use record::{
+    Change, Clock, Gate, Reading, Record, RecordError, Rows, Session, Status, TENSORS_FILE,
+    TensorsAt, Verdict,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+use crate::contents;
+use crate::error::{TrainError, of_ranks};
+use crate::gates;
+use crate::surroundings::Surroundings;
+
+/// A line of `tensors.jsonl`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct TensorsLine {
+    /// Steps done.
+    step: usize,
+    /// SHA-256 of each trained tensor's f32 values, little-endian, by name.
+    tensors: Map<String, Value>,
+}
+
+/// The record of a run under way.
+pub(crate) struct Recorder {
+    folder: PathBuf,
+    record: Record,
+    clock: Clock,
+    tensors: Rows,
+    /// Trained tensors at the run's start.
+    start: Option<TensorsLine>,
+}
+
+impl Recorder {
+    /// Writes a new session of a record, in which `done` steps are done.
+    pub(crate) fn begin(
+        folder: &Path,
+        mut record: Record,
+        surroundings: &Surroundings,
+        done: usize,
+        changed: Vec<Change>,
+    ) -> Result<Recorder, RecordError> {
+        let clock = Clock::start(Reading::now());
+        record.status = Status::Running;
+        record.sessions.push(Session {
+            process: record::ProcessId::current(),
+            binary: surroundings.binary.clone(),
+            from_step: done,
+            started: clock.started(),
+            written: clock.started(),
+            seconds: 0.0,
+            clock_jumps: Vec::new(),
+            clock_jump_count: 0,
+            changed,
+        });
+        for check in &surroundings.checks {
+            record.note(check.clone());
+        }
+        record.tensors.retain(|at| done > 0 && at.step <= done);
+        record.write(folder)?;
+        let mut start = None;
+        let tensors = Rows::open(folder, TENSORS_FILE, |line: &TensorsLine| {
+            let stays = done > 0 && line.step <= done;
+            if stays && start.is_none() {
+                start = Some(line.clone());
+            }
+            stays
+        })?;
+        Ok(Recorder { folder: folder.to_owned(), record, clock, tensors, start })
+    }
+
+    /// Notes a gate; one that failed stops the run.
+    pub(crate) fn gate(&mut self, gate: Gate) -> Result<(), TrainError> {
+        let (failed, step) = (gate.verdict == Verdict::Failed, gate.step);
+        self.record.note(gate.clone());
+        if failed {
+            return Err(TrainError::Gate { step, gate: Box::new(gate) });
+        }
+        Ok(())
+    }
+
+    /// Hashes every trained tensor after `step` steps; gives the names of those that are as at the start.
+    pub(crate) fn tensors(
+        &mut self,
+        engine: &Engine<'_>,
+        step: usize,
+    ) -> Result<Vec<String>, TrainError> {
+        if self.record.tensors.iter().any(|at| at.step == step) {
+            return Ok(Vec::new());
+        }
+        let mut whole = Sha256::new();
+        let mut line = TensorsLine { step, tensors: Map::new() };
+        for id in contents::trained(engine) {
+            let name = engine.graph.param_info(id).name.to_string();
+            let hash = sha256(engine, id).map_err(of_ranks)?;
+            whole.update(format!("{name} {hash}\n"));
+            line.tensors.insert(name, Value::String(hash));
+        }
+        self.tensors.append(&line)?;
+        self.tensors.sync()?;
+        let sha256 = record::hex(&whole.finalize());
+        self.record.tensors.push(TensorsAt { step, sha256 });
+        let Some(start) = &self.start else {
+            self.start = Some(line);
+            return Ok(Vec::new());
+        };
+        let same = |(name, hash): &(&String, &Value)| start.tensors.get(*name) == Some(*hash);
+        Ok(line.tensors.iter().filter(same).map(|(name, _)| name.clone()).collect())
+    }
+
+    /// Hash of the frozen weights at the start.
+    pub(crate) fn frozen(&self) -> &str {
+        self.record.identity.hashes.get(contents::WEIGHTS).map_or("", String::as_str)
+    }
+
+    /// Writes the record as things stand.
+    pub(crate) fn write(&mut self, engine: &Engine<'_>) -> Result<(), RecordError> {
+        self.clock.look(Reading::now());
+        let (jumps, count) = self.clock.jumps();
+        if let Some(session) = self.record.sessions.last_mut() {
+            session.written = self.clock.looked();
+            session.seconds = self.clock.elapsed().as_secs_f64();
+            session.clock_jumps = jumps.to_vec();
+            session.clock_jump_count = count;
+        }
+        self.record.arithmetic.kernels = contents::kernels(engine);
+        self.record.memory = contents::memory(engine, self.record.memory.lease_bytes);
+        self.record.write(&self.folder)
+    }
+
+    /// Looks at the clocks, so that a jump is placed where it happens.
+    pub(crate) fn tick(&mut self) {
+        self.clock.look(Reading::now());
+    }
+
+    /// Writes how the run ended; a finished one is sealed.
+    pub(crate) fn conclude(
+        &mut self,
+        engine: &Engine<'_>,
+        status: Status,
+        signing_key: Option<&Path>,
+    ) -> Result<(), RecordError> {
+        let finished = matches!(status, Status::Finished { .. });
+        self.record.status = status;
+        self.write(engine)?;
+        record::report::write(&self.folder)?;
+        if finished {
+            seal(&self.folder, signing_key)?;
+        }
+        Ok(())
+    }
+}
+
+/// Seals a finished run.
+pub(crate) fn seal(folder: &Path, signing_key: Option<&Path>) -> Result<(), RecordError> {
+    let key = signing_key.map(record::read_signing_key).transpose()?;
+    record::seal(folder, key.as_ref())?;
+    Ok(())
+}
+
+fn sha256(engine: &Engine<'_>, id: ParamId) -> Result<String, EngineError> {
+    let mut hasher = Sha256::new();
+    engine.visit_served(id, Part::Value, |numbers| {
+        hasher.update(bytemuck::cast_slice(numbers));
+        Ok::<(), EngineError>(())
+    })?;
+    Ok(record::hex(&hasher.finalize()))
+}
+
+/// Whether what LoRA trains has had gradients for two steps: A moves one step after B.
+pub(crate) fn may_be_compared(step: usize) -> bool {
+    step >= 2
+}
+
+/// The gate over [`Recorder::tensors`].
+pub(crate) fn changed(engine: &Engine<'_>, unchanged: &[String]) -> Gate {
+    gates::changed(unchanged, contents::trained(engine).count())
+}

@@ -1,0 +1,353 @@
+//! A run from its first step or from a checkpoint to its product.
+
+mod follow;
+mod steps;
+
+use std::path::{Path, PathBuf};
+
+use data::{Dataset, Schedule};
+use engine::{AdapterSource, Engine};
+use formats::Checkpoint;
+use record::{PATCH_FILE, Reading, Record, Status, durable};
+
+use self::follow::Action;
+use crate::contents;
+use crate::error::{TrainError, of_ranks};
+use crate::evaluation::Evaluations;
+use crate::fingerprint;
+use crate::gates;
+use crate::observer::Observer;
+use crate::product;
+use crate::recorder::{self, Recorder};
+use crate::run_folder::{self, RunError};
+use crate::settings::{Requested, Resolved};
+use crate::surroundings::Surroundings;
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every step is done, or an early stop ended it, and the product is written.
+    Finished {
+        /// The folder of the adapter, or of the tuned model.
+        product: PathBuf,
+    },
+    /// The observer stopped it, and a checkpoint was made.
+    Stopped {
+        /// Steps done.
+        step: usize,
+        /// The checkpoint.
+        checkpoint: PathBuf,
+    },
+}
+
+/// A fine-tuning run, ready to start or to resume, on one rank. With several ranks each has an engine of its own and runs
+/// the same steps: the first one starts or resumes, writes the folder and tells its observer, the others follow
+/// ([`Run::follow`]).
+pub struct Run<'a, 'r> {
+    /// Planned for the settings ([`Resolved::build_options`], [`Resolved::train_shape`], [`Resolved::score_shape`]), base
+    /// weights loaded. Initial LoRA matrices are the run's to make.
+    pub engine: &'a mut Engine<'r>,
+    /// What the weights were loaded from.
+    pub checkpoint: &'a Checkpoint,
+    /// The encoded data.
+    pub dataset: &'a Dataset,
+    /// Held-out data, where the settings ask for evaluation.
+    pub evaluation: Option<&'a Dataset>,
+    /// What was asked.
+    pub requested: &'a Requested,
+    /// What runs.
+    pub resolved: &'a Resolved,
+    /// What the record holds beside the run.
+    pub surroundings: &'a Surroundings,
+    /// Files that go beside the weights of a tuned model (tokenizer, chat template): names and contents.
+    pub extra_files: &'a [(&'a str, &'a [u8])],
+}
+
+/// How the steps of a run ended.
+enum End {
+    /// With its product; early, for a reason, or with its last step.
+    Finished {
+        step: usize,
+        early: Option<String>,
+    },
+    Stopped {
+        step: usize,
+        checkpoint: PathBuf,
+    },
+}
+
+impl Run<'_, '_> {
+    /// Runs from the first step, in a folder that holds no run.
+    ///
+    /// # Errors
+    /// [`TrainError`]. After one in a step, the run's checkpoints are as before it, and its record says how it failed.
+    pub fn start(&mut self, observer: &mut dyn Observer) -> Result<Outcome, TrainError> {
+        let outcome = self.begin(observer)?;
+        self.announce(Action::End, 0)?;
+        Ok(outcome)
+    }
+
+    fn begin(&mut self, observer: &mut dyn Observer) -> Result<Outcome, TrainError> {
+        let mut schedule = self.schedule()?;
+        let folder = self.resolved.out.value.clone();
+        let record = contents::record(self, &mut schedule)?;
+        let _lock = run_folder::create(&folder)?;
+        if let Some(patch) = record.git.patch() {
+            patch.write(&folder, PATCH_FILE)?;
+        }
+        let recorder = Recorder::begin(&folder, record, self.surroundings, 0, Vec::new())?;
+        run_folder::make_checkpoints(&folder)?;
+        self.under_way(&folder, recorder, schedule, 0, observer)
+    }
+
+    /// Goes on from the newest checkpoint of the run in the folder, to the bits of a run that was never interrupted; from
+    /// the first step when it has made none.
+    ///
+    /// # Errors
+    /// [`TrainError`]; [`RunError::Changed`] where settings, data, weights, program or binary are not the run's and the
+    /// change is not let pass.
+    pub fn resume(&mut self, observer: &mut dyn Observer) -> Result<Outcome, TrainError> {
+        let outcome = self.go_on(observer)?;
+        self.announce(Action::End, 0)?;
+        Ok(outcome)
+    }
+
+    fn go_on(&mut self, observer: &mut dyn Observer) -> Result<Outcome, TrainError> {
+        let mut schedule = self.schedule()?;
+        let folder = self.resolved.out.value.clone();
+        let mut record = Record::read(&folder)?;
+        let now = contents::record(self, &mut schedule)?;
+        let allowed = &self.surroundings.allow_changed;
+        let changed = run_folder::verify(&folder, &record.identity, &now.identity, allowed)?;
+        let _lock = run_folder::lock(&folder)?;
+        let product = product::path(&folder, self.resolved.lora().is_some());
+        if let Status::Finished { .. } = record.status {
+            self.seal_if_missing(&folder)?;
+            return Err(RunError::Finished { path: folder, product }.into());
+        }
+        run_folder::make_checkpoints(&folder)?;
+        run_folder::clean(&folder)?;
+        // A run that was killed between its product and its end makes both again, to the same bytes.
+        durable::remove_folder(&product)?;
+        let done = run_folder::newest(&folder)?.map_or(0, |(step, _)| step);
+        contents::renew(&mut record, now);
+        let recorder = Recorder::begin(&folder, record, self.surroundings, done, changed)?;
+        self.under_way(&folder, recorder, schedule, done, observer)
+    }
+
+    /// A run may be killed after its end and before its seal.
+    fn seal_if_missing(&self, folder: &Path) -> Result<(), TrainError> {
+        if record::read_seal(folder)?.is_none() {
+            recorder::seal(folder, self.surroundings.signing_key.as_deref())?;
+        }
+        Ok(())
+    }
+
+    /// Everything after the record is begun: however it ends, the record says so.
+    fn under_way(
+        &mut self,
+        folder: &Path,
+        mut recorder: Recorder,
+        schedule: Schedule,
+        done: usize,
+        observer: &mut dyn Observer,
+    ) -> Result<Outcome, TrainError> {
+        self.engine.forget_kernels();
+        let end = self.work(folder, &mut recorder, schedule, done, observer);
+        let product = product::path(folder, self.resolved.lora().is_some());
+        let status = match &end {
+            Ok(End::Finished { step, early }) => Status::Finished {
+                step: *step,
+                product: product.strip_prefix(folder).unwrap_or(&product).to_owned(),
+                early: early.clone(),
+            },
+            Ok(End::Stopped { step, .. }) => Status::Stopped { step: *step },
+            Err(error) => error.status(),
+        };
+        let key = self.surroundings.signing_key.as_deref();
+        let concluded = recorder.conclude(self.engine, status, key);
+        // What went wrong first is what is told.
+        let end = end?;
+        concluded?;
+        Ok(match end {
+            End::Finished { .. } => Outcome::Finished { product },
+            End::Stopped { step, checkpoint } => Outcome::Stopped { step, checkpoint },
+        })
+    }
+
+    fn work(
+        &mut self,
+        folder: &Path,
+        recorder: &mut Recorder,
+        schedule: Schedule,
+        done: usize,
+        observer: &mut dyn Observer,
+    ) -> Result<End, TrainError> {
+        self.announce(Action::Initialise, 0)?;
+        self.initialise()?;
+        self.check_space(folder)?;
+        let mut evaluations = Evaluations::default();
+        if done == 0 {
+            recorder.tensors(self.engine, 0)?;
+        } else {
+            let (step, checkpoint) =
+                run_folder::newest(folder)?.ok_or_else(|| RunError::State {
+                    path: folder.to_owned(),
+                    reason: format!("its checkpoint after step {done} has gone"),
+                })?;
+            self.announce(Action::Load, step as u64)?;
+            evaluations = run_folder::load(&checkpoint, self.engine, step)?;
+        }
+        let end = self.steps(folder, recorder, schedule, done, evaluations, observer)?;
+        if let End::Finished { step, .. } = end {
+            self.finish(folder, recorder, step)?;
+        }
+        Ok(end)
+    }
+
+    /// Gives LoRA matrices their first values, and every trained parameter its first moments: an engine that was used
+    /// before begins like a new one.
+    fn initialise(&mut self) -> Result<(), TrainError> {
+        let prepare = |error: engine::EngineError| TrainError::Prepare { source: error.into() };
+        if self.resolved.lora().is_some() {
+            let source = AdapterSource::Fresh { seed: self.resolved.seed.value };
+            self.engine.load_adapter(&source).map_err(prepare)?;
+        }
+        self.engine.reset_moments();
+        Ok(())
+    }
+
+    /// The order of the run, once the engine's plan is known to fit the settings.
+    fn schedule(&self) -> Result<Schedule, TrainError> {
+        let planned = self.engine.blueprint.job.train.ok_or(TrainError::NotPlanned)?;
+        let needed = self.resolved.train_shape(planned.keep);
+        for (what, planned, needed) in [
+            ("micro_tokens", planned.tokens, needed.tokens),
+            ("micro_sequences", planned.segments, needed.segments),
+            ("accumulation", planned.accumulation, needed.accumulation),
+        ] {
+            if planned != needed {
+                return Err(TrainError::OtherPlan { what, planned, needed });
+            }
+        }
+        if self.evaluation.is_some() && self.engine.blueprint.job.score.is_none() {
+            return Err(TrainError::NotPlanned);
+        }
+        Ok(self.resolved.schedule(self.dataset)?)
+    }
+
+    /// Refuses to begin where the disk has no room for every checkpoint that is kept, one more while it is written, and
+    /// the product.
+    fn check_space(&self, folder: &Path) -> Result<(), TrainError> {
+        let kept = self.resolved.keep_checkpoints.value as u64;
+        let space = Space::of(self.engine);
+        run_folder::need_space(
+            folder,
+            &format!("a run that keeps {kept} checkpoints of {} bytes", space.checkpoint_bytes),
+            space.checkpoint_bytes.saturating_mul(kept.saturating_add(1)) + space.product_bytes,
+        )?;
+        Ok(())
+    }
+
+    fn finish(
+        &self,
+        folder: &Path,
+        recorder: &mut Recorder,
+        step: usize,
+    ) -> Result<(), TrainError> {
+        let unchanged = recorder.tensors(self.engine, step)?;
+        if recorder::may_be_compared(step) {
+            recorder.gate(recorder::changed(self.engine, &unchanged).at(step))?;
+        }
+        let lora = self.resolved.lora();
+        let weights = match lora {
+            Some(_) => fingerprint::weights(self.engine).map_err(of_ranks)?,
+            None => String::new(),
+        };
+        let frozen = gates::frozen(lora.is_some(), recorder.frozen(), &weights);
+        recorder.gate(frozen.at(step))?;
+        let product = product::path(folder, lora.is_some());
+        match lora {
+            Some(spec) => {
+                product::adapter(&product, self.engine, &spec, &self.resolved.model.value)
+                    .map_err(|error| TrainError::Product { source: error.into() })?
+            }
+            None => product::model(&product, self.engine, self.checkpoint, self.extra_files)
+                .map_err(Box::new)?,
+        }
+        Ok(())
+    }
+}
+
+/// What a run writes that is large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// A checkpoint.
+    pub checkpoint_bytes: u64,
+    /// The adapter or the tuned model.
+    pub product_bytes: u64,
+}
+
+impl Space {
+    /// For an engine that was planned for training.
+    pub fn of(engine: &Engine<'_>) -> Space {
+        let checkpoint_bytes = run_folder::bytes(engine);
+        // The product holds the values without their two moments, and in full mode what is not trained besides.
+        let elements = |param: &program::graph::Param| 4 * param.elements() as u64;
+        let adapter = engine.graph.params.iter().any(|param| param.adapter);
+        let in_product = engine.graph.params.iter().filter(|param| param.adapter == adapter);
+        Space { checkpoint_bytes, product_bytes: in_product.map(elements).sum() }
+    }
+}
+
+/// When a checkpoint is due.
+pub(crate) struct Due {
+    every_steps: usize,
+    every_seconds: Option<f64>,
+    last: Reading,
+}
+
+impl Due {
+    pub(crate) fn new(resolved: &Resolved) -> Due {
+        let minutes = resolved.save_every_minutes.as_ref();
+        Due {
+            every_steps: resolved.save_every.value,
+            every_seconds: minutes.map(|minutes| minutes.value * 60.0),
+            last: Reading::now(),
+        }
+    }
+
+    /// Whether one is due after `step` steps at a moment of the steady clock.
+    fn is(&self, step: usize, now: Reading) -> bool {
+        let waited = now.steady.saturating_duration_since(self.last.steady).as_secs_f64();
+        step.is_multiple_of(self.every_steps)
+            || self.every_seconds.is_some_and(|every| waited >= every)
+    }
+
+    fn made(&mut self, now: Reading) {
+        self.last = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn checkpoints_are_due_by_steps_and_by_the_steady_clock() {
+        let start = Reading::now();
+        let mut due = Due { every_steps: 10, every_seconds: Some(60.0), last: start };
+        let after =
+            |seconds| Reading { steady: start.steady + Duration::from_secs(seconds), ..start };
+        assert!(due.is(10, start) && due.is(20, start) && !due.is(11, after(59)));
+        assert!(due.is(11, after(60)));
+        due.made(after(60));
+        assert!(!due.is(11, after(119)) && due.is(11, after(120)));
+        // A wall clock that is set back or forward changes nothing.
+        let jumped = Reading { wall: start.wall + Duration::from_secs(1 << 20), ..after(61) };
+        assert!(!due.is(11, jumped));
+        due.every_seconds = None;
+        assert!(!due.is(11, after(100_000)));
+    }
+}

@@ -1,0 +1,279 @@
+//! The loop over steps: step, gates, evaluation, checkpoint.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use arena::ExecError;
+use data::Schedule;
+use engine::{EngineError, MicroBatch};
+use record::{EVALS_FILE, Reading, Reserve, Rows, STEPS_FILE};
+
+use super::follow::Action;
+use super::{Due, End, Run, Space};
+use crate::batch::{StepBatches, origin_of_row, sum_active};
+use crate::error::{TrainError, of_ranks};
+use crate::evaluation::{EvalEvent, Evaluations, evaluate};
+use crate::gates::{self, LossBounds};
+use crate::lr::LearningRate;
+use crate::observer::{Flow, Observer, StepEvent};
+use crate::recorder::{self, Recorder};
+use crate::run_folder::{self, RunError};
+
+/// Samples that an error of a step names.
+const NAMED_SAMPLES: usize = 8;
+
+/// Files of a run that grow, and the room that is held for its next checkpoint.
+struct Files {
+    steps: Rows,
+    evals: Rows,
+    reserve: Option<Reserve>,
+}
+
+impl Files {
+    /// Opens the files of a run that has done `done` steps: lines of later steps, which an interrupted run left, go.
+    fn open(folder: &Path, done: usize) -> Result<Files, RunError> {
+        let mut lines = 0;
+        let steps = Rows::open(folder, STEPS_FILE, |_: &StepEvent| {
+            lines += 1;
+            lines <= done
+        })?;
+        if lines < done {
+            let path = folder.join(STEPS_FILE);
+            return Err(RunError::LogTooShort { path, lines, step: done });
+        }
+        let evals = Rows::open(folder, EVALS_FILE, |event: &EvalEvent| event.step <= done)?;
+        Ok(Files { steps, evals, reserve: None })
+    }
+}
+
+impl Run<'_, '_> {
+    /// Every step from `done` on, with gates, evaluations and checkpoints.
+    pub(super) fn steps(
+        &mut self,
+        folder: &Path,
+        recorder: &mut Recorder,
+        mut schedule: Schedule,
+        mut done: usize,
+        mut evaluations: Evaluations,
+        observer: &mut dyn Observer,
+    ) -> Result<End, TrainError> {
+        let steps = schedule.steps();
+        let lr = LearningRate::new(self.resolved, steps);
+        let mut files = Files::open(folder, done)?;
+        self.reserve(folder, &mut files)?;
+        let mut due = Due::new(self.resolved);
+        let patience = self.resolved.patience.as_ref().map(|chosen| chosen.value);
+        observer.start(done, steps);
+        // A run that was killed between its early stop and its end stops again.
+        let mut early = evaluations.exhausted(patience);
+        while let (None, Some(step)) = (&early, schedule.step(done)) {
+            let (epoch, micro_batches) = (step.epoch, step.micro_batches);
+            let event =
+                self.step(recorder, done, steps, epoch, micro_batches, lr.at(done), observer)?;
+            done += 1;
+            files.steps.append(&event)?;
+            recorder.tick();
+            if done == 1 {
+                self.gate(recorder, done)?;
+                recorder.write(self.engine)?;
+            }
+            if self.is_evaluated(done, steps) {
+                let event = self.evaluate(&mut evaluations, done)?;
+                files.evals.append(&event)?;
+                observer.evaluated(&event);
+                early = evaluations.exhausted(patience);
+            }
+            let last = done == steps || early.is_some();
+            let stop = observer.step(&event) == Flow::Stop && !last;
+            if stop || (due.is(done, Reading::now()) && !last) {
+                let checkpoint = self.save(folder, recorder, &mut files, done, evaluations)?;
+                due.made(Reading::now());
+                observer.saved(&checkpoint);
+                if stop {
+                    return Ok(End::Stopped { step: done, checkpoint });
+                }
+            }
+        }
+        files.steps.sync()?;
+        files.evals.sync()?;
+        self.gate(recorder, done)?;
+        Ok(End::Finished { step: done, early })
+    }
+
+    fn is_evaluated(&self, done: usize, steps: usize) -> bool {
+        let every = self.resolved.eval_every.as_ref().map(|chosen| chosen.value);
+        every.is_some_and(|every| done.is_multiple_of(every) || done == steps)
+    }
+
+    fn evaluate(
+        &mut self,
+        evaluations: &mut Evaluations,
+        step: usize,
+    ) -> Result<EvalEvent, TrainError> {
+        let held_out = self.evaluation.ok_or(TrainError::NoHeldOut)?;
+        self.announce(Action::Evaluate, step as u64)?;
+        evaluate(self.engine, self.resolved, held_out, evaluations, step)
+            .map_err(|error| TrainError::Evaluation { step, source: error.into() })
+    }
+
+    /// Gates over trained tensors: after the first step, at each checkpoint and at the end.
+    fn gate(&self, recorder: &mut Recorder, step: usize) -> Result<(), TrainError> {
+        recorder.gate(gates::gradients(self.engine).map_err(of_ranks)?.at(step))?;
+        recorder.gate(gates::adapters(self.engine).map_err(of_ranks)?.at(step))
+    }
+
+    /// Makes a checkpoint, reads it back and compares it, and only then removes old ones.
+    fn save(
+        &self,
+        folder: &Path,
+        recorder: &mut Recorder,
+        files: &mut Files,
+        step: usize,
+        evaluations: Evaluations,
+    ) -> Result<PathBuf, TrainError> {
+        self.gate(recorder, step)?;
+        files.steps.sync()?;
+        files.evals.sync()?;
+        let unchanged = recorder.tensors(self.engine, step)?;
+        if recorder::may_be_compared(step) {
+            recorder.gate(recorder::changed(self.engine, &unchanged).at(step))?;
+        }
+        // The room that was held is what is written to now.
+        files.reserve = None;
+        run_folder::need_space(folder, "a checkpoint", Space::of(self.engine).checkpoint_bytes)?;
+        let checkpoint = run_folder::save(folder, self.engine, step, evaluations)?;
+        let compared = run_folder::compare(&checkpoint, self.engine)?;
+        let figure = format!("{compared} bytes read back the same");
+        recorder.gate(record::Gate::ok("checkpoints read back", figure).at(step))?;
+        run_folder::prune(folder, self.resolved.keep_checkpoints.value)?;
+        recorder.write(self.engine)?;
+        self.reserve(folder, files)?;
+        Ok(checkpoint)
+    }
+
+    /// Holds room for the next checkpoint.
+    fn reserve(&self, folder: &Path, files: &mut Files) -> Result<(), TrainError> {
+        let bytes = Space::of(self.engine).checkpoint_bytes;
+        files.reserve = Some(run_folder::reserve(folder, bytes)?);
+        Ok(())
+    }
+
+    /// One optimizer step, `index` from 0.
+    #[allow(clippy::too_many_arguments)]
+    fn step(
+        &mut self,
+        recorder: &mut Recorder,
+        index: usize,
+        steps: usize,
+        epoch: usize,
+        micro_batches: &[Vec<usize>],
+        lr: f32,
+        observer: &mut dyn Observer,
+    ) -> Result<StepEvent, TrainError> {
+        let begin = Instant::now();
+        let step = index + 1;
+        let StepBatches { batches, sequences, tokens, supervised } =
+            StepBatches::new(self.dataset, micro_batches);
+        let total = batches.len();
+        self.announce(Action::Gradients, index as u64)?;
+        let logps = self.gradients(&batches, step, micro_batches, observer)?;
+        let sum: f64 =
+            batches.iter().zip(&logps).map(|(batch, logp)| sum_active(batch, logp)).sum();
+        let loss = -sum / supervised as f64;
+        self.gate_loss(recorder, step, supervised, loss, micro_batches)?;
+        self.announce(Action::Update, step as u64)?;
+        let updated = self.engine.update(&self.resolved.hyper(lr), step as u64);
+        let report = updated.map_err(|error| self.update_error(error, step, micro_batches))?;
+        Ok(StepEvent {
+            step,
+            steps,
+            epoch,
+            loss,
+            lr,
+            grad_norm: report.grad_norm,
+            grad_scale: report.grad_scale,
+            micro_batches: total,
+            sequences,
+            tokens,
+            supervised,
+            seconds: begin.elapsed().as_secs_f64(),
+        })
+    }
+
+    /// Forward and backward of this replica's micro-batches of step `step`, from 1; log-probs of all of them.
+    pub(super) fn gradients(
+        &mut self,
+        batches: &[MicroBatch],
+        step: usize,
+        micro_batches: &[Vec<usize>],
+        observer: &mut dyn Observer,
+    ) -> Result<Vec<Vec<f32>>, TrainError> {
+        let total = batches.len();
+        let mine = self.engine.micro_batches_of(total);
+        let mut logps = Vec::new();
+        for at in mine.clone() {
+            let logp = self.engine.train_micro_batch(&batches[at], at, total);
+            logps.push(
+                logp.map_err(|error| self.micro_batch_error(error, step, &micro_batches[at]))?,
+            );
+            observer.micro_batch(logps.len(), mine.len());
+        }
+        let logps = self.engine.gather_micro_batches(total, logps);
+        logps.map_err(|error| TrainError::Step { step, source: error.into() })
+    }
+
+    /// Stops the run before the update where the loss is out of bounds.
+    fn gate_loss(
+        &self,
+        recorder: &mut Recorder,
+        step: usize,
+        supervised: usize,
+        loss: f64,
+        micro_batches: &[Vec<usize>],
+    ) -> Result<(), TrainError> {
+        let given = self.resolved.loss_limit.as_ref().map(|chosen| chosen.value);
+        let bounds = LossBounds::new(self.engine.graph.vocab, given);
+        recorder.gate(bounds.judge(step, supervised, loss)).map_err(|_| {
+            TrainError::LossOutOfBounds {
+                step,
+                loss,
+                limit: bounds.limit(step, supervised),
+                samples: self.named(micro_batches),
+            }
+        })
+    }
+
+    /// Where the first samples of a step come from.
+    fn named(&self, micro_batches: &[Vec<usize>]) -> Vec<String> {
+        let samples = micro_batches.iter().flatten().take(NAMED_SAMPLES);
+        samples.map(|&index| self.dataset.origin(index).to_string()).collect()
+    }
+
+    /// Names the sample where a log-prob is not finite.
+    fn micro_batch_error(&self, error: EngineError, step: usize, samples: &[usize]) -> TrainError {
+        match error {
+            EngineError::Exec {
+                source: ExecError::NonFiniteLogProb { row, value, .. }, ..
+            } => {
+                let origin = origin_of_row(self.dataset, samples, row);
+                let sample = origin.map_or_else(|| format!("row {row}"), ToString::to_string);
+                TrainError::NonFiniteLoss { step, sample, value }
+            }
+            other => TrainError::Step { step, source: other.into() },
+        }
+    }
+
+    pub(super) fn update_error(
+        &self,
+        error: EngineError,
+        step: usize,
+        micro_batches: &[Vec<usize>],
+    ) -> TrainError {
+        match error {
+            EngineError::NonFiniteGradient { norm } => {
+                TrainError::NonFiniteGradient { step, norm, samples: self.named(micro_batches) }
+            }
+            other => TrainError::Step { step, source: other.into() },
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! What a run leaves of itself: everything that decided it is in the record, and a change of any of it shows.
+
+mod common;
+
+use common::{Fixture, Watch, files, surroundings};
+use engine::Engine;
+use record::*;
+use serde_json::json;
+use std::fs;
+use train::{Outcome, Surroundings, TrainError};
+
+fn finished(fixture: &Fixture, out: &str, more: &str) -> Record {
+    let outcome = fixture.run(out, more, false, &mut Watch::default()).unwrap();
+    assert!(matches!(outcome, Outcome::Finished { .. }), "{outcome:?}");
+    Record::read(&fixture.out(out)).unwrap()
+}
+
+#[test]
+fn a_finished_run_says_what_ran_and_is_sealed() {
+    let fixture = Fixture::new("llama");
+    let record = finished(&fixture, "out", "");
+    let Status::Finished { step: 8, product, early: None } = &record.status else { panic!() };
+    assert_eq!(product.to_str(), Some("adapter"));
+    let [session] = &record.sessions[..] else { panic!() };
+    assert_eq!((session.from_step, session.process.pid), (0, std::process::id()));
+    assert!(session.seconds > 0.0 && session.clock_jump_count == 0);
+    assert_eq!(session.binary, Binary::current().unwrap());
+
+    let layers: Vec<_> = record.adapters.iter().map(|of| (of.layer, of.modules.len())).collect();
+    assert_eq!(layers, [(Some(0), 7), (Some(1), 7)]);
+    assert_eq!((record.adapters[0].rank, record.adapters[0].scale), (16, 2.0));
+    for kind in &record.memory.kinds {
+        assert_eq!(kind.planned_bytes, kind.used_bytes, "{}", kind.kind);
+    }
+    let attention = record.arithmetic.kernels.iter().find(|of| of.op == "Attention").unwrap();
+    assert_eq!((attention.program.as_str(), attention.layers.as_str()), ("train", "0-1"));
+    assert_eq!(attention.kernel, "plain", "the slow executor has one way");
+    let steps: Vec<_> = record.tensors.iter().map(|at| at.step).collect();
+    assert_eq!(steps, [0, 3, 6, 8]);
+    let gates: Vec<_> =
+        record.gates.iter().map(|gate| (gate.name.as_str(), gate.verdict, gate.times)).collect();
+    assert_eq!(
+        gates,
+        [
+            ("loss within bounds", Verdict::Ok, 8),
+            ("trained tensors receive gradient", Verdict::Ok, 4),
+            ("adapters learn", Verdict::Ok, 4),
+            ("trained tensors changed", Verdict::Ok, 3),
+            ("checkpoints read back", Verdict::Ok, 2),
+            ("frozen weights unchanged", Verdict::Ok, 1),
+        ]
+    );
+    let folder = fixture.out("out");
+    let seal = read_seal(&folder).unwrap().unwrap();
+    assert_eq!(seal.verify(&folder, None).unwrap(), vec![]);
+    assert!(folder.join(report::REPORT_FILE).exists());
+    assert!(!folder.join("checkpoints/.writing-reserve").exists());
+}
+
+/// Each source of a run is changed, and the record must not stay the same in the place that says so.
+#[test]
+fn a_change_of_any_source_changes_the_record() {
+    let fixture = Fixture::new("llama");
+    let base = finished(&fixture, "base", "");
+    let same = finished(&fixture, "same", "");
+    assert_eq!((&same.identity, &same.programs), (&base.identity, &base.programs));
+    assert_eq!(same.tensors, base.tensors);
+
+    let setting = finished(&fixture, "setting", "weight_decay = 0.5\n");
+    assert_ne!(setting.identity.settings, base.identity.settings);
+    assert_eq!(setting.setting("weight_decay").unwrap().resolved, json!(0.5));
+    assert_eq!(setting.identity.hashes, base.identity.hashes);
+    assert_ne!(setting.tensors.last(), base.tensors.last());
+
+    let adapter = finished(&fixture, "adapter", "targets = [\"q_proj\"]\n");
+    assert_ne!(adapter.adapters, base.adapters);
+    assert_ne!(adapter.identity.hashes["program"], base.identity.hashes["program"]);
+    assert_ne!(adapter.programs["train"], base.programs["train"]);
+
+    let seed = finished(&fixture, "seed", "").tensors[0].clone();
+    assert_eq!(seed, base.tensors[0]);
+    let order = finished(&fixture, "order", "micro_sequences = 1\n");
+    assert_ne!(order.identity.hashes["order"], base.identity.hashes["order"]);
+}
+
+#[test]
+fn a_changed_byte_or_mask_of_the_data_changes_the_record() {
+    let line = |prompt: &str, completion: &str| {
+        json!({"prompt": prompt, "completion": completion}).to_string()
+    };
+    let record = |lines: &[String]| finished(&Fixture::with_lines("llama", lines), "out", "");
+    let base = record(&[line("ab", "cdef"), line("ba", "cde")]);
+    let byte = record(&[line("ab", "cdef"), line("ba", "cdd")]);
+    // The same tokens, of which one more is learnt.
+    let mask = record(&[line("a", "bcdef"), line("ba", "cde")]);
+    for other in [&byte, &mask] {
+        assert_ne!(other.identity.hashes["data"], base.identity.hashes["data"]);
+        assert_eq!(other.data.tokens, base.data.tokens);
+    }
+    assert_eq!(byte.data.supervised, base.data.supervised);
+    assert_eq!(mask.data.supervised, base.data.supervised + 1);
+}
+
+#[test]
+fn changed_weights_change_the_record() {
+    let fixture = Fixture::new("llama");
+    let base = finished(&fixture, "base", "");
+    let nudge = |engine: &mut Engine<'_>| {
+        let id = engine.graph.param_ids().next().unwrap();
+        let mut values = engine.read_param(id);
+        values[0] += 1e-6;
+        engine.write_param(id, &values);
+    };
+    let mut watch = Watch::default();
+    fixture.run_in(&surroundings(), "other", "", false, nudge, &mut watch).unwrap();
+    let other = Record::read(&fixture.out("other")).unwrap();
+    assert_ne!(other.identity.hashes["base weights"], base.identity.hashes["base weights"]);
+}
+
+#[test]
+fn a_dirty_tree_leaves_its_patch() {
+    let fixture = Fixture::new("llama");
+    let content = b"diff --git a/x b/x\n".to_vec();
+    let patch =
+        Patch { bytes: content.len(), blake3: "aa".into(), files: vec!["x".into()], content };
+    let repository = Repository {
+        root: "/code".into(),
+        commit: Some("0".repeat(40)),
+        branch: None,
+        patch: Some(patch.clone()),
+        untracked: 0,
+        untracked_named: vec![],
+    };
+    let dirty = Surroundings { git: Git::Repository(repository), ..surroundings() };
+    fixture.run_in(&dirty, "out", "", false, |_| (), &mut Watch::default()).unwrap();
+    assert_eq!(fs::read(fixture.out("out").join(PATCH_FILE)).unwrap(), patch.content);
+    let record = Record::read(&fixture.out("out")).unwrap();
+    assert_eq!(record.git.patch().unwrap().blake3, "aa");
+}
+
+fn changed(error: TrainError) -> Vec<String> {
+    match error {
+        TrainError::Folder(train::RunError::Changed { changes, .. }) => {
+            changes.into_iter().map(|change| change.key).collect()
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_changed_binary_or_template_is_refused_by_name_unless_it_is_let_pass() {
+    let fixture = Fixture::new("llama");
+    let with = |binary: &str, template: &str, allowed: &[&str]| Surroundings {
+        binary: Binary { blake3: binary.into(), ..surroundings().binary },
+        hashes: [("template".to_owned(), template.to_owned())].into(),
+        allow_changed: allowed.iter().map(ToString::to_string).collect(),
+        ..surroundings()
+    };
+    let run = |surroundings: &Surroundings, resume: bool, watch: &mut Watch| {
+        fixture.run_in(surroundings, "out", "", resume, |_| (), watch)
+    };
+    run(&with("b1", "t1", &[]), false, &mut Watch::stopping_after(4)).unwrap();
+    let refused =
+        |surroundings| changed(run(&surroundings, true, &mut Watch::default()).unwrap_err());
+    assert_eq!(refused(with("b2", "t1", &[])), ["binary"]);
+    assert_eq!(refused(with("b2", "t2", &[])), ["binary", "template"]);
+    assert_eq!(refused(with("b2", "t2", &["binary"])), ["template"]);
+    assert_eq!(refused(with("b1", "t2", &["binary", "settings"])), ["template"]);
+    run(&with("b2", "t1", &["binary"]), true, &mut Watch::default()).unwrap();
+    let record = Record::read(&fixture.out("out")).unwrap();
+    let [first, second] = &record.sessions[..] else { panic!() };
+    assert_eq!((first.from_step, second.from_step), (0, 4));
+    let [change] = &second.changed[..] else { panic!() };
+    assert_eq!(
+        (change.key.as_str(), change.was.as_str(), change.is.as_str()),
+        ("binary", "b1", "b2")
+    );
+    assert!(first.changed.is_empty() && record.identity.hashes["binary"] == "b2");
+}
+
+#[test]
+fn a_run_goes_on_with_the_settings_of_its_record() {
+    let fixture = Fixture::new("llama");
+    fixture.run("out", "rank = 4\n", false, &mut Watch::stopping_after(4)).unwrap();
+    let record = Record::read(&fixture.out("out")).unwrap();
+    let asked = fixture.requested("out", "rank = 4\n");
+    assert_eq!(train::requested(&record, fixture.out("out")).unwrap(), asked);
+    let moved = train::requested(&record, "/elsewhere".into()).unwrap();
+    assert_eq!(moved.settings.out, Some("/elsewhere".into()));
+}
+
+#[test]
+fn checkpoints_come_by_the_clock_too() {
+    let fixture = Fixture::new("llama");
+    let mut watch = Watch::default();
+    let more = "save_every_minutes = 1e-9\nkeep_checkpoints = 9\n";
+    fixture.run("out", more, false, &mut watch).unwrap();
+    assert_eq!(watch.saved.len(), 7, "after every step but the last");
+    let mut watch = Watch::default();
+    fixture.run("rare", "save_every_minutes = 1e9\n", false, &mut watch).unwrap();
+    assert_eq!(watch.saved.len(), 2, "by steps only");
+}
+
+#[test]
+fn a_run_killed_between_its_product_and_its_end_makes_both_again() {
+    let fixture = Fixture::new("llama");
+    finished(&fixture, "out", "");
+    let folder = fixture.out("out");
+    let product = files(&folder.join("adapter"));
+    let mut record = Record::read(&folder).unwrap();
+    record.status = Status::Running;
+    record.write(&folder).unwrap();
+    fs::remove_file(folder.join(SEAL_FILE)).unwrap();
+    fixture.run("out", "", true, &mut Watch::default()).unwrap();
+    assert!(files(&folder.join("adapter")) == product);
+    assert!(read_seal(&folder).unwrap().is_some());
+    // Killed between its end and its seal.
+    fs::remove_file(folder.join(SEAL_FILE)).unwrap();
+    assert!(fixture.run("out", "", true, &mut Watch::default()).is_err(), "it is finished");
+    assert!(read_seal(&folder).unwrap().is_some());
+}
+
+#[test]
+fn a_signed_run_names_its_signer() {
+    let fixture = Fixture::new("llama");
+    let key = fixture.folder.path().join("key");
+    fs::write(&key, "07".repeat(32)).unwrap();
+    let signing = Surroundings { signing_key: Some(key.clone()), ..surroundings() };
+    fixture.run_in(&signing, "out", "", false, |_| (), &mut Watch::default()).unwrap();
+    let folder = fixture.out("out");
+    let public = read_signing_key(&key).unwrap().verifying_key();
+    let seal = read_seal(&folder).unwrap().unwrap();
+    assert_eq!(seal.verify(&folder, Some(&public)).unwrap(), vec![]);
+}
+
+/// A fixture with held-out samples.
+fn evaluated() -> Fixture {
+    let mut fixture = Fixture::new("llama");
+    let (stay, out) = train::held_out(fixture.dataset.len(), 0.3, 7).unwrap();
+    fixture.evaluation = Some(fixture.dataset.subset(&out));
+    fixture.dataset = fixture.dataset.subset(&stay);
+    fixture
+}
+
+#[test]
+fn held_out_samples_are_evaluated_and_change_no_bit_of_training() {
+    let fixture = evaluated();
+    let mut watch = Watch::default();
+    let more = "eval_fraction = 0.3\neval_every = 3\n";
+    fixture.run("out", more, false, &mut watch).unwrap();
+    let steps: Vec<usize> = watch.evaluated.iter().map(|event| event.step).collect();
+    assert_eq!(steps, [3, 6, 8]);
+    assert!(watch.evaluated.iter().all(|event| event.samples == 3 && event.loss.is_finite()));
+    let plain = Fixture { evaluation: None, ..evaluated() };
+    plain.run("plain", "", false, &mut Watch::default()).unwrap();
+    assert_eq!(fixture.steps("out"), plain.steps("plain"));
+    let record = Record::read(&fixture.out("out")).unwrap();
+    assert!(record.identity.hashes.contains_key("evaluation data"));
+    assert_eq!(record.data.evaluation["samples"], 3);
+}
+
+#[test]
+fn a_run_that_gets_no_better_stops_early_wherever_it_was_interrupted() {
+    let fixture = evaluated();
+    // Such a learning rate soon makes held-out samples worse.
+    let more = "eval_fraction = 0.3\neval_every = 1\npatience = 2\nlr = 0.3\nloss_limit = 1e6\n";
+    let mut watch = Watch::default();
+    fixture.run("whole", more, false, &mut watch).unwrap();
+    let done = watch.events.len();
+    assert!(done < 8, "{done} steps of 8");
+    let Status::Finished { step, early: Some(why), .. } =
+        Record::read(&fixture.out("whole")).unwrap().status
+    else {
+        panic!()
+    };
+    assert!(step == done && why.contains("2 evaluations without improvement"), "{why}");
+    for stop in 1..done {
+        let out = format!("broken-{stop}");
+        fixture.run(&out, more, false, &mut Watch::stopping_after(stop)).unwrap();
+        fixture.run(&out, more, true, &mut Watch::default()).unwrap();
+        assert_eq!(fixture.steps(&out), fixture.steps("whole"), "stopped after {stop}");
+        let product = |out: &str| files(&fixture.out(out).join("adapter"));
+        assert!(product(&out) == product("whole"), "stopped after {stop}");
+    }
+    let patient = more.replace("patience = 2\n", "");
+    let mut watch = Watch::default();
+    fixture.run("patient", &patient, false, &mut watch).unwrap();
+    assert_eq!(watch.events.len(), 8);
+}
