@@ -13,7 +13,7 @@ pub enum Rule {
     SplitChain,
     /// Rule 4: the scale of attention's scores is off by its last bit.
     AttentionScale,
-    /// Rule 7: two leaves of the soft-max over the vocabulary change places.
+    /// Rule 7: two leaves of the soft-max over the vocabulary are joined.
     VocabularyLeaves,
     /// Rule 7: the temperature is doubled.
     Temperature,
@@ -92,7 +92,8 @@ impl Rule {
                 o.scale = f32::from_bits(o.scale.to_bits() + 1);
             }
             (Rule::VocabularyLeaves, Op::LogProb(o)) if o.shard.leaves.len() > 2 => {
-                o.shard.leaves.swap(1, 2);
+                let joined = o.shard.leaves.remove(2);
+                o.shard.leaves[1].end = joined.end;
             }
             (Rule::NormCount, Op::SumSquares(o)) if !o.parts.is_empty() => {
                 o.parts.push(o.parts[0].clone());

@@ -2,6 +2,7 @@
 
 pub(crate) mod annotate;
 pub(crate) mod bench;
+pub(crate) mod bench_topology;
 pub(crate) mod chat;
 pub(crate) mod diff;
 pub(crate) mod generate;
