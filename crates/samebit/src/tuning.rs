@@ -51,7 +51,7 @@ pub(crate) fn prepare(
     let model = model::open(&reference, source, quiet)?;
     let resolved = requested.resolve(&Facts::of(&model.checkpoint))?;
     let graph = families::build(model.checkpoint.config(), &resolved.build_options())?.graph;
-    // Ranks are threads of this process, so they share its threads.
+    // Ranks are threads of this process, or its siblings on the same machine, so they share its threads.
     let threads = (resolved.threads.value / resolved.topology().ranks()).max(1);
     let device = Device::new(&Compute { threads: Some(threads), profile: resolved.profile.value })?;
     let rest = Job { score: resolved.score_shape(), ..rest };

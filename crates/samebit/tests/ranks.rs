@@ -49,3 +49,20 @@ fn degrees_that_cannot_be_are_refused_before_anything_runs() {
     ended.refused(&["tp = 16", "the width 8"]);
     assert!(!out.exists());
 }
+
+/// A launcher's processes must not each run the whole.
+#[cfg(not(feature = "mpi"))]
+#[test]
+fn processes_of_a_launcher_need_a_build_with_mpi() {
+    let bench = Bench::with_model("qwen3");
+    bench.write("data.jsonl", chats());
+    let (model, data, out) = (bench.model(), bench.arg("data.jsonl"), bench.arg("out"));
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_samebit"));
+    command.args(["train", "--model", &model, "--data", &data, "--out", &out, "--tp", "2"]);
+    command.env("OMPI_COMM_WORLD_RANK", "1").env("OMPI_COMM_WORLD_SIZE", "2");
+    let ended = common::ended(&mut command);
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("2 processes were started"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("--features mpi"), "{}", ended.stderr);
+    assert!(!bench.path("out").exists());
+}

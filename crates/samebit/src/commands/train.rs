@@ -4,9 +4,9 @@ use crate::device;
 use crate::model::Source;
 use crate::output;
 use crate::tuning::{self, Bar, MemoryReport};
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use engine::{Exchange, Job};
-use fabric::{Cause, RunError, World};
+use fabric::{Cause, RunError, Seat, World};
 use program::Topology;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -51,22 +51,24 @@ pub(crate) fn run(args: Args) -> Result<()> {
         return output::report(true, &schemars::schema_for!(Settings), |_| String::new());
     }
     let requested = Requested::read(args.config.as_deref(), args.settings)?;
-    let tuning = tuning::prepare(requested, &args.source, Job::default(), args.json)?;
-    if !args.json {
+    let launched = fabric::launched();
+    let quiet = args.json || launched.is_some_and(|launched| launched.rank > 0);
+    let tuning = tuning::prepare(requested, &args.source, Job::default(), quiet)?;
+    if !quiet {
         eprint!("{}", tuning.summary()?);
     }
     let before = device::resident_bytes();
     let companions = crate::commands::merge::companions(&tuning.model)?;
     let extra: Vec<(&str, &[u8])> =
         companions.iter().map(|(n, bytes)| (n.as_str(), bytes.as_slice())).collect();
-    let bar = Mutex::new(Some(Bar::new(args.json)?));
+    let bar = Mutex::new(Some(Bar::new(quiet)?));
     let topology = tuning.resolved.topology();
-    let ranks = World::new(&[topology]).run(|seat| {
+    let rank = |seat: &mut Seat<'_>| {
         // The first rank alone tells people.
         let lead = |_: &mut Bar| seat.index() == 0;
         let bar = bar.lock().unwrap_or_else(PoisonError::into_inner).take_if(lead);
         let exchange = seat.member(0).map(|member| Box::new(member) as Box<dyn Exchange>);
-        let mut engine = tuning.rank_engine(seat.index(), exchange, args.json)?;
+        let mut engine = tuning.rank_engine(seat.index(), exchange, quiet)?;
         let mut run = tuning.run(&mut engine, &extra);
         let led = match bar {
             None => run.follow().map(|()| None)?,
@@ -77,10 +79,20 @@ pub(crate) fn run(args: Args) -> Result<()> {
             }
         };
         anyhow::Ok((led, engine.ledger().total()))
-    });
+    };
+    let world = World::new(&[topology]);
+    let ranks = match launched {
+        None => world.run(rank),
+        Some(_) => world.run_process(rank).map(|mine| vec![mine]),
+    };
     let mut ranks = ranks.map_err(|error| of_ranks(error, &topology))?;
     let allocated = ranks.iter().map(|(_, bytes)| bytes).sum();
-    let (outcome, steps) = ranks.swap_remove(0).0.context("the first rank has led")?;
+    // Of a launcher's processes the first one reports, for itself.
+    let Some((outcome, steps)) = ranks.swap_remove(0).0 else { return Ok(()) };
+    let planned = match launched {
+        None => tuning.planned_bytes(),
+        Some(launched) => tuning.blueprints[launched.rank].ledger.total(),
+    };
     let (product, checkpoint) = match outcome {
         Outcome::Finished { product } => (Some(product), None),
         Outcome::Stopped { checkpoint, .. } => (None, Some(checkpoint)),
@@ -90,7 +102,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         product,
         checkpoint,
         steps,
-        memory: MemoryReport::of_ranks(tuning.planned_bytes(), allocated, before),
+        memory: MemoryReport::of_ranks(planned, allocated, before),
     };
     output::report(args.json, &report, text)?;
     match &report.checkpoint {
