@@ -1,6 +1,6 @@
 """Trains the same shape with samebit and with HF + PEFT, in turn, and prints medians and ratios.
 
-    python3 scripts/bench/compare.py MODEL.gguf [--rounds 3] [--steps 3] [--threads 2]
+    python3 scripts/bench/compare.py MODEL.gguf [--rounds 3] [--steps 3] [--threads 2] [--only TEXT]
 
 Each round runs every variant once, so a machine whose speed drifts drifts for all of them. Needs
 `cargo build --release` and scripts/requirements.txt.
@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 
+PEER = "HF + PEFT f32, 4 x 512"
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SAMEBIT = ROOT / "target" / "release" / "samebit"
 
@@ -38,12 +39,16 @@ def variants(model, steps, threads):
         return lambda: samebit(model, steps, threads, *extra)
 
     return {
-        "HF + PEFT f32, 4 x 512": lambda: peer(model, steps, threads, 4, 512),
+        PEER: lambda: peer(model, steps, threads, 4, 512),
         "HF + PEFT f32, 1 x 2048": lambda: peer(model, steps, threads, 1, 2048),
         "samebit cpu-f32, 4 x 512": ours("--weights", "bf16"),
         "samebit cpu-f32, 4 x 512, 1 GiB lease": ours("--weights", "bf16", "--memory", "1GiB"),
         "samebit cpu-f32, 1 x 2048": ours("--weights", "bf16", "--batch", "1", "--sequence", "2048"),
         "samebit cpu-bf16, 4 x 512": ours("--weights", "bf16", "--profile", "cpu-bf16"),
+        "samebit cpu-bf16-tiles, 4 x 512": ours("--weights", "bf16", "--profile", "cpu-bf16-tiles"),
+        "samebit cpu-bf16-tiles, 1 x 2048": ours(
+            "--weights", "bf16", "--profile", "cpu-bf16-tiles", "--batch", "1", "--sequence", "2048"
+        ),
     }
 
 
@@ -53,15 +58,17 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", default="", help="variants whose name holds this text, beside the first peer")
     args = parser.parse_args()
     runs = variants(args.model, args.steps, args.threads)
+    runs = {name: run for name, run in runs.items() if args.only in name or name == PEER}
     figures = {name: [] for name in runs}
     for number in range(args.rounds):
         for name, run in runs.items():
             rate, peak = run()
             figures[name].append((rate, peak))
             print(f"round {number + 1}: {name}: {rate:.1f} tokens/s, peak {peak:.2f} GiB", file=sys.stderr)
-    base = [rate for rate, _ in figures["HF + PEFT f32, 4 x 512"]]
+    base = [rate for rate, _ in figures[PEER]]
     print("| variant | tokens/s (median) | peak resident GiB | ratio to HF + PEFT f32 4 x 512 (median of pairs) |")
     print("|---|---|---|---|")
     for name, values in figures.items():

@@ -17,11 +17,14 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
+    /// A block of no bytes.
+    pub(crate) const EMPTY: Block =
+        Block { _map: None, start: std::ptr::without_provenance_mut(ALIGNMENT), bytes: 0 };
+
     /// `None` where the system refuses.
     pub(crate) fn new(bytes: usize) -> Option<Block> {
         if bytes == 0 {
-            let start = std::ptr::without_provenance_mut(ALIGNMENT);
-            return Some(Block { _map: None, start, bytes });
+            return Some(Block::EMPTY);
         }
         let mut map = MmapMut::map_anon(bytes).ok()?;
         // Large pages, where the system has them, raise the rate at which weights are read by about a third; a system

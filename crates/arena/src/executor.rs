@@ -72,6 +72,16 @@ pub enum ExecError {
         /// The value.
         value: f32,
     },
+    /// A target that the row's policy has dropped, by top-k or top-p.
+    #[error(
+        "row {row}: target {id} is not among the candidates kept for it: it was chosen by another policy"
+    )]
+    TargetNotKept {
+        /// Row of the micro-batch.
+        row: usize,
+        /// The target.
+        id: u32,
+    },
     /// A row index or slot outside its buffer.
     #[error("{what} {index} is outside {limit} rows")]
     RowOutside {

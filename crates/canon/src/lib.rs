@@ -14,6 +14,7 @@
 //! | [`tree`] | the mid-split tree, subtrees owned by ranks, the streaming evaluator |
 //! | [`leaves`] | cutting a dimension into the leaves of the width V |
 //! | [`log_sum_exp`] | (max, sum of exponentials) pairs that combine in the tree |
+//! | [`policy`] | temperature, kept sets of candidates, entropy sums |
 //! | [`mean`](mod@mean) | the average of replicas |
 //! | [`exact`] | the order-free sum of squares |
 //! | [`random`] | counter-based random numbers |
@@ -31,6 +32,7 @@ mod fused;
 pub mod leaves;
 pub mod log_sum_exp;
 pub mod mean;
+pub mod policy;
 pub mod random;
 pub mod rounding;
 pub mod tile_dot;

@@ -75,11 +75,11 @@ fn main() {
             blocks: &Contiguous(&bases),
         };
         let (mut out, mut lse) = (vec![0.0; rows * 576], vec![0.0; rows * 9]);
-        let mut workspace = vec![0; forward_workspace_bytes(&heads, threads)];
+        let workspace = huge(forward_workspace_bytes(&heads, threads));
         let peak = peak(&clock) * threads as f64;
         let time = seconds(&clock, || {
             let out = RowsMut { data: &mut out, row_stride: 576 };
-            forward(&context, &input, out, Some(&mut lse), &mut workspace).expect("attention");
+            forward(&context, &input, out, Some(&mut lse), workspace).expect("attention");
         });
         print!(
             "{name:10} forward {:6.1} GFLOP/s {:3.0}%",
@@ -89,7 +89,7 @@ fn main() {
         let delta = vec![0.1; rows * 9];
         let input = Backward { forward: input, dout: wide, lse: &lse, delta: &delta, keys: None };
         let (mut dk, mut dv) = (vec![0.0; rows * 192], vec![0.0; rows * 192]);
-        let mut workspace = vec![0; backward_workspace_bytes(&heads, &segments, threads)];
+        let workspace = huge(backward_workspace_bytes(&heads, &segments, threads));
         let time = seconds(&clock, || {
             let row_stride = 192;
             let gradients = Gradients {
@@ -99,7 +99,7 @@ fn main() {
                     RowsMut { data: &mut dv, row_stride },
                 )),
             };
-            backward(&context, &input, gradients, &mut workspace).expect("attention");
+            backward(&context, &input, gradients, workspace).expect("attention");
         });
         println!(
             "   backward {:6.1} GFLOP/s {:3.0}%",
@@ -116,4 +116,15 @@ fn peak(clock: &impl Fn() -> f64) -> f64 {
         std::hint::black_box(cpu::fma_chains(Isa::best(), STEPS));
     });
     (STEPS * cpu::FMA_CHAINS * 16 * 2) as f64 / time * 1e-9
+}
+
+/// Scratch memory in large pages where the system has them, as an engine's is.
+fn huge(bytes: usize) -> &'static mut [u8] {
+    const PAGE: usize = 2 << 20;
+    let memory = vec![0_u8; bytes + 2 * PAGE].leak();
+    let first = memory.as_ptr().align_offset(PAGE);
+    let memory = &mut memory[first..first + bytes.next_multiple_of(PAGE)];
+    // SAFETY: advice about memory of our own; it may be refused.
+    unsafe { libc::madvise(memory.as_mut_ptr().cast(), memory.len(), libc::MADV_HUGEPAGE) };
+    memory
 }

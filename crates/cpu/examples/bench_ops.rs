@@ -179,7 +179,20 @@ fn head(bench: &mut Bench, cpu: &mut Cpu) {
     let grad = Some((coef, dx));
     let log_prob = |chunk, grad| {
         let shard = shard.clone();
-        LogProb { x, weight, targets, logp, lse: None, shard, chunk, grad }.into()
+        LogProb {
+            x,
+            weight,
+            targets,
+            policy: Policy::PLAIN,
+            logp,
+            lse: None,
+            entropy: None,
+            full: None,
+            shard,
+            chunk,
+            grad,
+        }
+        .into()
     };
     let cases: Vec<(&str, f64, Op)> = vec![
         ("product: logits", 1.0, product(logits, forward).into()),

@@ -160,9 +160,72 @@ pub(crate) unsafe fn multiply<const ROWS: usize, const COLUMNS: usize>(block: &B
     unreachable!("{} runs: this processor has no tiles", block.runs);
 }
 
+/// [`multiply`] of one left and one right tile, where the left ones are read from memory
+/// that is far: as many bytes, in the order of their addresses from `ahead` on, are asked
+/// for as are read.
+///
+/// # Safety
+/// As [`multiply`]; nothing need lie at `ahead`. Rows of right tiles and of sums are 64
+/// bytes apart, runs of left tiles too.
+#[inline(always)]
+pub(crate) unsafe fn stream(block: &Block, ahead: *const u8) {
+    debug_assert!(block.left_run == 64 && block.right_row == 64 && block.sums_row == 64);
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as the caller's.
+    unsafe {
+        x86::stream(block, ahead);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    unreachable!("{ahead:p}: this processor has no tiles, {} runs", block.runs);
+}
+
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{Block, SIDE};
+
+    #[inline(always)]
+    pub(super) unsafe fn stream(block: &Block, ahead: *const u8) {
+        // SAFETY: as the caller's.
+        unsafe {
+            std::arch::asm!(
+                "tilezero tmm0",
+                "test {from}, {from}",
+                "jz 4f",
+                "tileloadd tmm0, [{from} + {line}]",
+                "jmp 4f",
+                "3:",
+                "tileloadd tmm4, [{left} + {left_row}]",
+                "tileloadd tmm6, [{right} + {line}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "prefetcht0 [{ahead}]", "prefetcht0 [{ahead} + 64]",
+                "prefetcht0 [{ahead} + 128]", "prefetcht0 [{ahead} + 192]",
+                "prefetcht0 [{ahead} + 256]", "prefetcht0 [{ahead} + 320]",
+                "prefetcht0 [{ahead} + 384]", "prefetcht0 [{ahead} + 448]",
+                "prefetcht0 [{ahead} + 512]", "prefetcht0 [{ahead} + 576]",
+                "prefetcht0 [{ahead} + 640]", "prefetcht0 [{ahead} + 704]",
+                "prefetcht0 [{ahead} + 768]", "prefetcht0 [{ahead} + 832]",
+                "prefetcht0 [{ahead} + 896]", "prefetcht0 [{ahead} + 960]",
+                "add {left}, {line}",
+                "add {right}, 1024",
+                "add {ahead}, 1024",
+                "dec {runs}",
+                "4:",
+                "test {runs}, {runs}",
+                "jnz 3b",
+                "tilestored [{to} + {line}], tmm0",
+                from = in(reg) block.from.map_or(0, |from| from.addr()),
+                to = in(reg) block.to,
+                line = in(reg) 64_usize,
+                left = inout(reg) block.left => _,
+                left_row = in(reg) block.left_row,
+                right = inout(reg) block.right => _,
+                ahead = inout(reg) ahead => _,
+                runs = inout(reg) block.runs => _,
+                out("tmm0") _, out("tmm4") _, out("tmm6") _,
+                options(nostack),
+            );
+        }
+    }
 
     /// A kernel: sums in tiles 0 to 3, left ones in 4 and 5, right ones in 6 and 7. Its
     /// lines for one tile of sums each, and those of a run.

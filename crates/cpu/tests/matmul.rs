@@ -179,10 +179,14 @@ fn all(case: &Case) {
 
 #[test]
 fn every_layout_and_type() {
+    if !cpu::has_native_tiles() {
+        println!("skipped: products on matrix tiles because this processor has none");
+    }
     for a in [ROWS, COLUMNS, ROWS_BF16, COLUMNS_BF16] {
         for b in [ROWS, COLUMNS, ROWS_BF16, COLUMNS_BF16] {
             all(&Case { a, b, ..plain(29, 37, 45) });
             all(&Case { a, b, ..plain(3, 41, 67) });
+            check(&Case { a, b, ..plain(13, 41, 1100) }, Arithmetic::Bf16Tiles);
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::error::EngineError;
 use crate::run::Engine;
 use crate::whole::Part;
 use canon::random::{Numbers, Purpose};
-use formats::peft::{Adapter, AdapterConfig, Factors};
+use formats::peft::{Adapter, AdapterConfig, Factors, Origin};
 use program::ParamId;
 use std::collections::HashMap;
 use std::path::Path;
@@ -113,12 +113,17 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// Writes the adapter to a PEFT folder that must not exist, or be empty. On the first rank, while the others
-    /// [`Engine::follow`].
+    /// Writes the adapter to a PEFT folder that must not exist, or be empty, with what it was trained on. On the first rank,
+    /// while the others [`Engine::follow`].
     ///
     /// # Errors
     /// Whatever writing gives.
-    pub fn save_adapter(&self, folder: &Path, config: &AdapterConfig) -> Result<(), EngineError> {
+    pub fn save_adapter(
+        &self,
+        folder: &Path,
+        config: &AdapterConfig,
+        origin: Option<&Origin>,
+    ) -> Result<(), EngineError> {
         let mut values: Vec<(Pair, Vec<f32>, Vec<f32>)> = Vec::new();
         for pair in self.pairs() {
             let whole = |id| self.gather_served(id, Part::Value);
@@ -135,7 +140,7 @@ impl Engine<'_> {
                 b,
             })
             .collect();
-        formats::peft::write(folder, config, &factors)?;
+        formats::peft::write(folder, config, origin, &factors)?;
         Ok(())
     }
 }

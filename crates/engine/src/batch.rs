@@ -1,6 +1,7 @@
 //! A micro-batch: sequences packed one after the other, each isolated from the others.
 
 use crate::error::EngineError;
+use canon::policy::Kept;
 use program::buffer::Live;
 use program::{Rank, Topology};
 use std::ops::Range;
@@ -9,7 +10,7 @@ use std::ops::Range;
 pub const INACTIVE: u32 = u32::MAX;
 
 /// One sequence of a micro-batch.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sequence {
     /// Token ids.
     pub ids: Vec<u32>,
@@ -17,6 +18,13 @@ pub struct Sequence {
     pub targets: Vec<u32>,
     /// For each token, d loss / d log-prob of its target; empty when only scoring.
     pub coef: Vec<f32>,
+    /// For each token, the last candidate that its target was chosen from, where the job's head is truncated; empty
+    /// where every candidate is kept.
+    pub kept: Vec<Kept>,
+    /// For each token, d loss / d entropy; empty for none.
+    pub coef_entropy: Vec<f32>,
+    /// For each token, d loss / d log-prob over the whole vocabulary; empty for none.
+    pub coef_full: Vec<f32>,
 }
 
 impl Sequence {
@@ -30,14 +38,25 @@ impl Sequence {
         Sequence {
             ids: ids.to_vec(),
             targets: (0..ids.len()).map(target).collect(),
-            coef: Vec::new(),
+            ..Sequence::default()
         }
+    }
+
+    /// The last kept candidate of each token.
+    fn kept(&self) -> impl Iterator<Item = Kept> {
+        let kept = (!self.kept.is_empty()).then_some(&self.kept);
+        (0..self.ids.len()).map(move |t| kept.map_or(Kept::ALL, |kept| kept[t]))
     }
 
     /// Targets that are active.
     pub fn active(&self) -> usize {
         self.targets.iter().filter(|&&t| t != INACTIVE).count()
     }
+}
+
+/// Coefficients as given, or zeros.
+fn coefs(given: &[f32], length: usize) -> Vec<f32> {
+    if given.is_empty() { vec![0.0; length] } else { given.to_vec() }
 }
 
 /// Sequences that run together, in order.
@@ -53,6 +72,7 @@ pub(crate) struct Inputs {
     pub(crate) ids: Vec<u32>,
     pub(crate) positions: Vec<u32>,
     pub(crate) targets: Vec<u32>,
+    pub(crate) kept: Vec<Kept>,
     /// This rank's tokens of the micro-batch.
     pub(crate) tokens: Range<usize>,
     pub(crate) segments: Vec<u32>,
@@ -82,6 +102,18 @@ impl MicroBatch {
 
     pub(crate) fn all_coef(&self) -> Vec<f32> {
         self.sequences.iter().flat_map(|s| s.coef.iter().copied()).collect()
+    }
+
+    pub(crate) fn all_kept(&self) -> Vec<Kept> {
+        self.sequences.iter().flat_map(Sequence::kept).collect()
+    }
+
+    pub(crate) fn all_coef_entropy(&self) -> Vec<f32> {
+        self.sequences.iter().flat_map(|s| coefs(&s.coef_entropy, s.ids.len())).collect()
+    }
+
+    pub(crate) fn all_coef_full(&self) -> Vec<f32> {
+        self.sequences.iter().flat_map(|s| coefs(&s.coef_full, s.ids.len())).collect()
     }
 
     /// What rank `rank` reads: its contiguous range of tokens, and the pieces of sequences in it.
@@ -121,7 +153,8 @@ impl MicroBatch {
                 let piece = from - row..to - row;
                 inputs.ids.extend(&sequence.ids[piece.clone()]);
                 inputs.positions.extend(piece.clone().map(|p| p as u32));
-                inputs.targets.extend(&sequence.targets[piece]);
+                inputs.targets.extend(&sequence.targets[piece.clone()]);
+                inputs.kept.extend(sequence.kept().skip(piece.start).take(piece.len()));
             }
             row += length;
         }
@@ -147,7 +180,7 @@ mod tests {
         let sequence = |&n: &usize| Sequence {
             ids: (0..n as u32).collect(),
             targets: vec![INACTIVE; n],
-            coef: vec![],
+            ..Sequence::default()
         };
         MicroBatch { sequences: lengths.iter().map(sequence).collect() }
     }

@@ -1,7 +1,7 @@
 //! Everything a job will run, planned before anything is allocated.
 
 use program::keep::Keep;
-use program::lower::{self, Mode, Options};
+use program::lower::{self, Head, Mode, Options};
 use program::ops::PAGE;
 use program::store::StoreOptions;
 use program::{Graph, Ledger, Op, Plan, Program, Rank, Store, Topology};
@@ -77,6 +77,10 @@ pub struct Job {
     pub train: Option<TrainShape>,
     /// Scoring: tokens and sequences of a micro-batch.
     pub score: Option<(usize, usize)>,
+    /// Scoring by the base model, without its adapters: tokens and sequences of a micro-batch.
+    pub score_base: Option<(usize, usize)>,
+    /// What training and scoring find of each token: temperature, truncation, entropy.
+    pub head: Head,
     /// Generation.
     pub generate: Option<GenerateShape>,
 }
@@ -108,6 +112,8 @@ pub struct Blueprint {
     pub optimizer: Option<Compiled>,
     /// Scoring.
     pub score: Option<Compiled>,
+    /// Scoring by the base model.
+    pub score_base: Option<Compiled>,
     /// A forward pass over the cache: chunks of prompts and decoded tokens of many sequences.
     pub generate: Option<Compiled>,
     /// Bytes by kind, the maximum over the programs, which run in turn.
@@ -148,8 +154,8 @@ impl Blueprint {
             Compiled { program, plan, segments }
         };
         let lower = |mode: Mode, tokens: usize, segments: usize, keep: Vec<bool>| {
-            let chunk = head_chunk(graph.vocab);
-            let options = Options { mode, tokens, segments, chunk, keep };
+            let (chunk, head) = (head_chunk(graph.vocab), job.head);
+            let options = Options { mode, tokens, segments, chunk, head, adapters: true, keep };
             compile(lower::lower(graph, &store, &options), segments)
         };
         let train = job.train.map(|t| {
@@ -160,16 +166,35 @@ impl Blueprint {
         let optimizer = job.train.map(|_| compile(lower::optimizer(graph, &store), 0));
         let score =
             job.score.map(|(tokens, segments)| lower(Mode::Score, tokens, segments, vec![]));
+        let score_base = job.score_base.map(|(tokens, segments)| {
+            // The reference has no candidates of its own: it is asked over the whole vocabulary.
+            let head = Head { truncated: false, entropy: false, ..job.head };
+            let (mode, chunk) = (Mode::Score, head_chunk(graph.vocab));
+            let keep = vec![];
+            let options = Options { mode, tokens, segments, chunk, head, adapters: false, keep };
+            compile(lower::lower(graph, &store, &options), segments)
+        });
         let generate = job.generate.map(|g| {
             let mode = Mode::Generate { picked: g.sequences, blocks: g.sequences * g.pages_each() };
             lower(mode, g.tokens, g.sequences, vec![])
         });
         let resident = compile(lower::resident(&store), 0);
-        let programs = [&train, &optimizer, &score, &generate];
+        let programs = [&train, &optimizer, &score, &score_base, &generate];
         let ledger = programs
             .into_iter()
             .flatten()
             .fold(resident.plan.ledger, |ledger, compiled| ledger.max(&compiled.plan.ledger));
-        Blueprint { job, resident, train, accumulate, optimizer, score, generate, ledger, store }
+        Blueprint {
+            job,
+            resident,
+            train,
+            accumulate,
+            optimizer,
+            score,
+            score_base,
+            generate,
+            ledger,
+            store,
+        }
     }
 }

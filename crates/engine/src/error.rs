@@ -2,6 +2,7 @@
 
 use arena::ExecError;
 use formats::FormatError;
+use program::Kind;
 
 /// An engine error.
 #[derive(Debug, thiserror::Error)]
@@ -93,6 +94,14 @@ pub enum EngineError {
         page: u32,
         /// Pages there are.
         pages: usize,
+    },
+    /// A program that needs memory which has been released.
+    #[error("`{program}` needs {} and they sleep: wake them first", kind.name())]
+    Asleep {
+        /// The program.
+        program: &'static str,
+        /// What sleeps.
+        kind: Kind,
     },
     /// A gradient norm that is not a number or infinite: nothing was updated.
     #[error("the gradient norm is {norm}: nothing was updated")]

@@ -2,7 +2,7 @@
 
 use crate::blueprint::{Job, TrainShape, head_chunk};
 use program::keep::{self, Keep, Level};
-use program::lower::{self, Mode, Options, Program};
+use program::lower::{self, Head, Mode, Options, Program};
 use program::store::StoreOptions;
 use program::{Graph, Ledger, Op, Plan, Rank, Store, Topology};
 
@@ -15,11 +15,12 @@ pub struct Fitter<'a> {
     store: Store,
     /// What the job's other programs need (optimizer, generation, …).
     others: Ledger,
+    head: Head,
     workspace: &'a Workspace<'a>,
 }
 
 /// A micro-batch's shape and whether logits of a chunk serve both directions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StepShape {
     /// Tokens.
     pub tokens: usize,
@@ -27,6 +28,17 @@ pub struct StepShape {
     pub segments: usize,
     /// See [`TrainShape::coef_known`].
     pub coef_known: bool,
+}
+
+/// A training step and what a job needs with it.
+#[derive(Clone, Debug)]
+pub struct Fit {
+    /// What it keeps.
+    pub keep: Keep,
+    /// The step.
+    pub program: Program,
+    /// Bytes by kind of the whole job.
+    pub ledger: Ledger,
 }
 
 /// What would fit where the asked-for shape does not.
@@ -52,7 +64,7 @@ impl<'a> Fitter<'a> {
         let store = Store::new(graph, topology, rank, options);
         let without = Job { train: None, ..*job };
         let others = crate::Blueprint::over(store.clone(), graph, without, workspace).ledger;
-        Fitter { graph, store, others, workspace }
+        Fitter { graph, store, others, head: job.head, workspace }
     }
 
     /// Positions that the model was made for.
@@ -67,6 +79,8 @@ impl<'a> Fitter<'a> {
             tokens: shape.tokens,
             segments: shape.segments,
             chunk: head_chunk(self.graph.vocab),
+            head: self.head,
+            adapters: true,
             keep: keep.set(self.graph),
         };
         lower::lower(self.graph, &self.store, &options)
@@ -77,15 +91,25 @@ impl<'a> Fitter<'a> {
         self.ledger_of(&self.program(shape, keep))
     }
 
-    /// Bytes by kind of the whole job with a program of [`Fitter::program`].
-    pub fn ledger_of(&self, program: &Program) -> Ledger {
+    /// A training step with its bytes, whether they fit somewhere or not.
+    pub fn step(&self, shape: StepShape, keep: Keep) -> Fit {
+        let program = self.program(shape, keep);
+        let ledger = self.ledger_of(&program);
+        Fit { keep, program, ledger }
+    }
+
+    fn ledger_of(&self, program: &Program) -> Ledger {
         let scratch = program.ops.iter().map(|op| (self.workspace)(op, program)).max().unwrap_or(0);
         Plan::new(&self.store, program, scratch).ledger.max(&self.others)
     }
 
-    /// The fastest keep set within `limit` bytes.
-    pub fn fastest(&self, shape: StepShape, limit: usize) -> Option<Keep> {
-        keep::fastest(self.graph.layers, limit, |keep| self.ledger(shape, keep).total())
+    /// The step with the fastest keep set within `limit` bytes.
+    pub fn fastest(&self, shape: StepShape, limit: usize) -> Option<Fit> {
+        let (keep, step) = keep::fastest(self.graph.layers, limit, |keep| {
+            let step = self.step(shape, keep);
+            (step.ledger.total(), step)
+        })?;
+        Some(Fit { keep, ..step })
     }
 
     /// The largest shapes that fit in `limit` bytes when everything is computed again.

@@ -73,6 +73,7 @@ impl Engine<'_> {
         let store = &self.blueprint.store;
         let compiled =
             self.blueprint.generate.as_ref().ok_or(EngineError::NotPlanned("generation"))?;
+        self.check_awake(compiled)?;
         let pass =
             Pass::new(work, &Place::of(compiled, store.topology, store.rank, store.page_share));
         let live = pass.live;

@@ -6,11 +6,12 @@ use crate::exchange::Exchange;
 use crate::kernels::{KernelLog, KernelUse};
 use crate::profile::Profile;
 use crate::step::Forwarded;
-use arena::{Executor, Frame, Memory};
+use arena::{Account, Executor, Frame, Memory};
 use program::buffer::Live;
-use program::{Graph, Ledger, Op, Program};
+use program::{Graph, Kind, Ledger, Op, Program};
 use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// One rank's engine.
@@ -19,7 +20,7 @@ pub struct Engine<'r> {
     pub graph: Graph,
     /// What was planned.
     pub blueprint: Blueprint,
-    memory: Memory,
+    pub(crate) memory: Memory,
     executor: Box<dyn Executor + 'r>,
     /// Ranks take turns with nothing else: it is borrowed for one exchange at a time.
     pub(crate) exchange: Option<RefCell<Box<dyn Exchange + 'r>>>,
@@ -42,7 +43,20 @@ impl<'r> Engine<'r> {
         blueprint: Blueprint,
         executor: Box<dyn Executor + 'r>,
     ) -> Result<Self, EngineError> {
-        let memory = Memory::new(&blueprint.ledger)?;
+        Engine::within(graph, blueprint, executor, &Account::new(usize::MAX))
+    }
+
+    /// The same under the ceiling of an account that other engines share.
+    ///
+    /// # Errors
+    /// The system refuses a block, or the account has no room for it.
+    pub fn within(
+        graph: Graph,
+        blueprint: Blueprint,
+        executor: Box<dyn Executor + 'r>,
+        account: &Arc<Account>,
+    ) -> Result<Self, EngineError> {
+        let memory = Memory::within(&blueprint.ledger, account)?;
         Ok(Engine {
             graph,
             blueprint,
@@ -93,9 +107,19 @@ impl<'r> Engine<'r> {
         self.weights_version += 1;
     }
 
-    /// Bytes allocated, by kind: what was planned.
+    /// Bytes allocated, by kind: what was planned, but for kinds that sleep.
     pub fn ledger(&self) -> Ledger {
         self.memory.ledger()
+    }
+
+    /// Scratch bytes that the executor's kernel of an operation needs.
+    pub(crate) fn workspace_bytes(&self, op: &Op, program: &Program) -> usize {
+        self.executor.workspace_bytes(op, program)
+    }
+
+    /// Refuses a program that needs a block which sleeps.
+    pub(crate) fn check_awake(&self, compiled: &Compiled) -> Result<(), EngineError> {
+        check_awake(&self.memory, compiled)
     }
 
     /// A frame over a compiled program.
@@ -118,6 +142,26 @@ impl<'r> Engine<'r> {
     }
 }
 
+fn check_awake(memory: &Memory, compiled: &Compiled) -> Result<(), EngineError> {
+    let asleep = |kind: &Kind| memory.is_released(*kind) && memory.planned().bytes(*kind) > 0;
+    if !Kind::ALL.iter().any(asleep) {
+        return Ok(());
+    }
+    let program = &compiled.program;
+    let touched = program.ops.iter().flat_map(|op| {
+        let access = op.access();
+        access.reads.into_iter().chain(access.writes)
+    });
+    let mut kinds: Vec<Kind> = touched.map(|id| program.buffer(id).kind).collect();
+    if compiled.plan.ledger.bytes(Kind::Workspace) > 0 {
+        kinds.push(Kind::Workspace);
+    }
+    match kinds.iter().find(|kind| asleep(kind)) {
+        Some(&kind) => Err(EngineError::Asleep { program: program.name, kind }),
+        None => Ok(()),
+    }
+}
+
 /// What runs operations, apart from the programs that it runs.
 struct Machine<'e, 'r> {
     memory: &'e Memory,
@@ -134,6 +178,7 @@ impl Machine<'_, '_> {
         live: Live,
         range: Range<usize>,
     ) -> Result<(), EngineError> {
+        check_awake(self.memory, compiled)?;
         let program = &compiled.program;
         let frame = Frame::new(program, &compiled.plan, self.memory, live);
         for index in range {

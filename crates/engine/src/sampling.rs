@@ -1,7 +1,11 @@
-//! From logits to a token: penalty, temperature, top-k, top-p, min-p, and a counter-based draw.
+//! From logits to a token: penalty, temperature, top-k, min-p, top-p, and a counter-based draw; and the token's
+//! log-prob under exactly that choice.
 
+use crate::candidates::Candidates;
+use canon::policy::{Kept, scale};
 use canon::random::{Numbers, Purpose};
 use std::collections::HashSet;
+use std::ops::Range;
 
 /// How to choose a token. The default is greedy.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -59,6 +63,19 @@ pub enum SamplingError {
     },
 }
 
+/// A chosen token with what it was chosen from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    /// The token.
+    pub token: u32,
+    /// The last kept candidate: with it the training program forms the same policy.
+    pub kept: Kept,
+    /// The token's log-prob among the kept candidates, at the temperature.
+    pub logp: f32,
+    /// Its log-prob over the whole vocabulary, at the same temperature.
+    pub full_logp: f32,
+}
+
 /// Chooses tokens of one sequence.
 #[derive(Clone, Debug)]
 pub struct Sampler {
@@ -105,78 +122,107 @@ impl Sampler {
 
     /// The token at `position` of the sequence, from logits over the vocabulary.
     ///
-    /// Candidates are ordered by (logit descending, id ascending); probabilities are summed in that order.
+    /// Logits are multiplied by 1 / temperature; candidates are ordered by (logit descending, id ascending); top-k,
+    /// then min-p, then top-p keep a prefix of that order, the last by prefix sums of `e^(logit - best)` in f64; the
+    /// draw is the first candidate whose prefix sum is above `u` times the kept sum.
     ///
     /// # Errors
     /// Logits that are not finite.
     pub fn choose(&mut self, logits: &[f32], position: u64) -> Result<u32, SamplingError> {
+        let mut candidates = self.candidates(logits)?;
+        let (token, _) = self.pick(&mut candidates, position);
+        Ok(token)
+    }
+
+    /// The same token with its log-probs. `leaves` are those of the vocabulary (`Graph::vocab_leaves`): with them the
+    /// log-probs are the bits of the scoring and training programs, on any topology.
+    ///
+    /// # Errors
+    /// As [`Sampler::choose`].
+    pub fn choose_scored(
+        &mut self,
+        logits: &[f32],
+        position: u64,
+        leaves: &[Range<usize>],
+    ) -> Result<Choice, SamplingError> {
+        let mut candidates = self.candidates(logits)?;
+        let (token, count) = self.pick(&mut candidates, position);
+        let kept = candidates.kept(count);
+        Ok(Choice {
+            token,
+            kept,
+            logp: candidates.log_prob(token, kept, leaves),
+            full_logp: candidates.log_prob(token, Kept::ALL, leaves),
+        })
+    }
+
+    fn candidates(&self, logits: &[f32]) -> Result<Candidates, SamplingError> {
         if logits.is_empty() {
             return Err(SamplingError::NoLogits);
         }
         if let Some(token) = logits.iter().position(|l| !l.is_finite()) {
             return Err(SamplingError::NonFinite { token, value: logits[token] });
         }
-        let penalty = self.settings.repetition_penalty;
-        let penalised = |id: usize| {
-            let logit = logits[id];
-            if penalty == 1.0 || !self.seen.contains(&(id as u32)) {
-                logit
-            } else if logit > 0.0 {
-                logit / penalty
-            } else {
-                logit * penalty
-            }
-        };
-        let token = if self.settings.temperature == 0.0 {
-            let best = (0..logits.len())
-                .map(|id| (penalised(id), id as u32))
-                .max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
-            best.map_or(0, |(_, id)| id)
-        } else {
-            let all = (0..logits.len()).map(|id| (penalised(id), id as u32)).collect();
-            self.draw(all, position)
-        };
-        self.seen.insert(token);
-        Ok(token)
-    }
-
-    fn draw(&self, mut candidates: Vec<(f32, u32)>, position: u64) -> u32 {
-        candidates.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        let settings = &self.settings;
-        if settings.top_k > 0 {
-            candidates.truncate(settings.top_k);
-        }
-        let best = candidates[0].0;
-        for candidate in &mut candidates {
-            candidate.0 = canon::exp((candidate.0 - best) / settings.temperature);
-        }
-        // The best candidate's weight is exactly 1, so shares of it are the weights themselves.
-        let kept = candidates.iter().take_while(|c| c.0 >= settings.min_p).count();
-        candidates.truncate(kept.max(1));
-        let total: f32 = candidates.iter().map(|c| c.0).sum();
-        if settings.top_p < 1.0 {
-            let mut sum = 0.0;
-            let mut kept = 0;
-            for candidate in &candidates {
-                sum += candidate.0;
-                kept += 1;
-                if sum >= settings.top_p * total {
-                    break;
+        let (penalty, scale) = (self.settings.repetition_penalty, scale(self.settings.temperature));
+        let mut scaled = logits.to_vec();
+        if penalty != 1.0 {
+            for &id in &self.seen {
+                if let Some(logit) = scaled.get_mut(id as usize) {
+                    *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
                 }
             }
-            candidates.truncate(kept);
         }
-        let total: f32 = candidates.iter().map(|c| c.0).sum();
-        let target = self.numbers.uniform(position) * total;
-        let mut sum = 0.0;
-        for candidate in &candidates {
-            sum += candidate.0;
-            if target < sum {
-                return candidate.1;
-            }
-        }
-        candidates[candidates.len() - 1].1
+        scaled.iter_mut().for_each(|logit| *logit *= scale);
+        Ok(Candidates::new(scaled))
     }
+
+    /// The chosen token, and how many candidates it was chosen from.
+    fn pick(&mut self, candidates: &mut Candidates, position: u64) -> (u32, usize) {
+        let (place, count) = match self.settings.temperature == 0.0 {
+            // The mode of the whole distribution: nothing is dropped.
+            true => (0, candidates.len()),
+            false => self.draw(candidates, position),
+        };
+        let (_, token) = candidates.at(place);
+        self.seen.insert(token);
+        (token, count)
+    }
+
+    /// The place of the drawn candidate, and how many are kept.
+    fn draw(&self, candidates: &mut Candidates, position: u64) -> (usize, usize) {
+        let settings = &self.settings;
+        let mut count = candidates.len();
+        let mut total = candidates.total();
+        if settings.top_k > 0 && settings.top_k < count {
+            count = settings.top_k;
+            total = (0..count).map(|place| candidates.weight(place)).sum();
+        }
+        if settings.min_p > 0.0 {
+            // The best candidate's weight is exactly 1, so shares of it are the weights themselves.
+            let least = f64::from(settings.min_p);
+            count = (1..count).find(|&place| candidates.weight(place) < least).unwrap_or(count);
+            total = (0..count).map(|place| candidates.weight(place)).sum();
+        }
+        if settings.top_p < 1.0 {
+            let reach = f64::from(settings.top_p) * total;
+            (count, total) = prefix(candidates, count, |sum| sum >= reach);
+        }
+        let target = f64::from(self.numbers.uniform(position)) * total;
+        let (upto, _) = prefix(candidates, count, |sum| target < sum);
+        (upto - 1, count)
+    }
+}
+
+/// The least number of candidates whose sum of weights, in order, is `enough`, and that sum; all `count` where none is.
+fn prefix(candidates: &mut Candidates, count: usize, enough: impl Fn(f64) -> bool) -> (usize, f64) {
+    let mut sum = 0.0;
+    for place in 0..count {
+        sum += candidates.weight(place);
+        if enough(sum) {
+            return (place + 1, sum);
+        }
+    }
+    (count, sum)
 }
 
 #[cfg(test)]
@@ -219,11 +265,58 @@ mod tests {
             (Sampling { top_k: 2, ..base }, 1),
             (Sampling { top_p: 0.75, ..base }, 1),
             (Sampling { min_p: 0.25, ..base }, 2),
+            (Sampling { top_k: 3, top_p: 0.6, ..base }, 1),
             (base, 3),
         ];
         for (settings, last) in cases {
             assert_eq!(drawn(settings, &logits).into_iter().max(), Some(last), "{settings:?}");
         }
+    }
+
+    const LEAF: Range<usize> = 0..128;
+
+    #[test]
+    fn top_p_renormalises_the_policy_and_not_the_vocabulary() {
+        let logits = ln(&[0.5, 0.3, 0.15, 0.05]);
+        let settings = Sampling { temperature: 1.0, top_p: 0.75, ..Sampling::default() };
+        let choices = (0..100).map(|p| {
+            sampler(settings).choose_scored(&logits, p, std::slice::from_ref(&LEAF)).unwrap()
+        });
+        let first = choices.into_iter().find(|choice| choice.token == 0).unwrap();
+        assert!((first.logp - -0.470_003_6).abs() < 1e-7, "{first:?}");
+        assert!((first.full_logp - -std::f32::consts::LN_2).abs() < 1e-7, "{first:?}");
+        assert_eq!(first.kept, Kept { logit: logits[1], id: 1 });
+    }
+
+    #[test]
+    fn a_token_is_the_same_with_its_log_prob_and_among_many() {
+        let logits: Vec<f32> = (0..3000).map(|i| ((i * 7919) % 1013) as f32 / 300.0).collect();
+        let leaves = [0..1536, 1536..3072];
+        for (top_k, top_p, min_p) in [(0, 1.0, 0.0), (500, 1.0, 0.0), (0, 0.9, 0.0), (0, 0.9, 0.2)]
+        {
+            let settings =
+                Sampling { temperature: 0.7, top_k, top_p, min_p, ..Sampling::default() };
+            for position in 0..40 {
+                let choice = sampler(settings).choose_scored(&logits, position, &leaves).unwrap();
+                assert_eq!(sampler(settings).choose(&logits, position), Ok(choice.token));
+                let scaled = scale(0.7) * logits[choice.token as usize];
+                assert!(choice.kept.keeps(scaled, choice.token));
+                assert!(choice.logp >= choice.full_logp);
+                let whole = choice.kept == Kept::ALL;
+                assert_eq!(whole, (top_k, top_p) == (0, 1.0));
+                assert!(!whole || choice.logp.to_bits() == choice.full_logp.to_bits());
+            }
+        }
+    }
+
+    #[test]
+    fn a_greedy_token_has_the_log_prob_of_temperature_1() {
+        let logits = ln(&[0.2, 0.5, 0.3]);
+        let choice = sampler(Sampling::default())
+            .choose_scored(&logits, 0, std::slice::from_ref(&LEAF))
+            .unwrap();
+        assert_eq!((choice.token, choice.kept), (1, Kept::ALL));
+        assert!((choice.logp - 0.5f32.ln()).abs() < 1e-6);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::error::EngineError;
 use crate::exchange::{floats_of_bytes, floats_to_bytes};
 use crate::run::Engine;
 use arena::ExecError;
+use canon::policy::Kept;
 use program::BufferId;
 use program::buffer::Live;
 use program::lower;
@@ -28,6 +29,26 @@ type Which = fn(&Blueprint) -> &Option<Compiled>;
 
 const TRAIN: Which = |blueprint| &blueprint.train;
 const SCORE: Which = |blueprint| &blueprint.score;
+const SCORE_BASE: Which = |blueprint| &blueprint.score_base;
+
+/// What the head finds of a micro-batch's tokens, +0 where inactive.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TokenMeasures {
+    /// Log-prob of each token's target.
+    pub logp: Vec<f32>,
+    /// The same over the whole vocabulary; absent where the head keeps every candidate and it is the same.
+    pub full_logp: Option<Vec<f32>>,
+    /// Entropy of what each target is chosen from, where the head finds it.
+    pub entropy: Option<Vec<f32>>,
+}
+
+/// d loss / d measure of each token of a micro-batch; empty where all are 0.
+#[derive(Default)]
+struct Coefs {
+    logp: Vec<f32>,
+    full: Vec<f32>,
+    entropy: Vec<f32>,
+}
 
 impl Engine<'_> {
     /// Log-prob of every token's target, +0 where inactive, of the whole micro-batch on every rank. Forward only.
@@ -35,9 +56,33 @@ impl Engine<'_> {
     /// # Errors
     /// A micro-batch over the planned capacity, ids or targets outside the vocabulary, a log-prob that is not finite.
     pub fn score(&mut self, batch: &MicroBatch) -> Result<Vec<f32>, EngineError> {
-        let (live, tokens) = self.write_inputs(SCORE, batch)?;
-        self.run_planned(SCORE, live, None).map_err(|error| in_micro_batch(error, tokens.start))?;
-        self.gather_log_probs(SCORE, live)
+        Ok(self.measure(batch)?.logp)
+    }
+
+    /// [`Engine::score`] with everything that the head finds.
+    ///
+    /// # Errors
+    /// As [`Engine::score`].
+    pub fn measure(&mut self, batch: &MicroBatch) -> Result<TokenMeasures, EngineError> {
+        self.forward_only(SCORE, batch)
+    }
+
+    /// [`Engine::score`] by the base model, its adapters left out: over the whole vocabulary, at the head's temperature.
+    ///
+    /// # Errors
+    /// As [`Engine::score`].
+    pub fn score_base(&mut self, batch: &MicroBatch) -> Result<Vec<f32>, EngineError> {
+        Ok(self.forward_only(SCORE_BASE, batch)?.logp)
+    }
+
+    fn forward_only(
+        &mut self,
+        which: Which,
+        batch: &MicroBatch,
+    ) -> Result<TokenMeasures, EngineError> {
+        let (live, tokens) = self.write_inputs(which, batch)?;
+        self.run_planned(which, live, None).map_err(|error| in_micro_batch(error, tokens.start))?;
+        self.gather_measures(which, live)
     }
 
     /// The logical micro-batches of a step of `total` that this rank's replica runs.
@@ -58,11 +103,30 @@ impl Engine<'_> {
         index: usize,
         total: usize,
     ) -> Result<Vec<f32>, EngineError> {
+        Ok(self.train_and_measure(batch, index, total)?.logp)
+    }
+
+    /// [`Engine::train_micro_batch`] with everything that the head finds; coefficients of every measure come with the
+    /// batch.
+    ///
+    /// # Errors
+    /// As [`Engine::train_micro_batch`].
+    pub fn train_and_measure(
+        &mut self,
+        batch: &MicroBatch,
+        index: usize,
+        total: usize,
+    ) -> Result<TokenMeasures, EngineError> {
         let forwarded = self.write_train_inputs(batch, index, total)?;
-        self.write_coef(&forwarded, &batch.all_coef())?;
-        let logp = self.forward(&forwarded)?;
+        let coefs = Coefs {
+            logp: batch.all_coef(),
+            full: batch.all_coef_full(),
+            entropy: batch.all_coef_entropy(),
+        };
+        self.write_coefs(&forwarded, coefs)?;
+        let measures = self.forward(&forwarded)?;
         self.backward(&forwarded)?;
-        Ok(logp)
+        Ok(measures)
     }
 
     /// The forward half of [`Engine::train_micro_batch`], where coefficients are a function of the log-probs that it
@@ -81,9 +145,9 @@ impl Engine<'_> {
             return Err(EngineError::NotPlanned("coefficients that come after the forward pass"));
         }
         let forwarded = self.write_train_inputs(batch, index, total)?;
-        let logp = self.forward(&forwarded)?;
+        let measures = self.forward(&forwarded)?;
         self.forwarded = Some(forwarded);
-        Ok(logp)
+        Ok(measures.logp)
     }
 
     /// The backward half: `coef` is d loss / d log-prob of every token of the micro-batch, the same on every rank.
@@ -93,7 +157,7 @@ impl Engine<'_> {
     pub fn backward_micro_batch(&mut self, coef: &[f32]) -> Result<(), EngineError> {
         let forwarded =
             self.forwarded.take().ok_or(EngineError::NotPlanned("a backward pass alone"))?;
-        self.write_coef(&forwarded, coef)?;
+        self.write_coefs(&forwarded, Coefs { logp: coef.to_vec(), ..Coefs::default() })?;
         self.backward(&forwarded)
     }
 
@@ -153,11 +217,11 @@ impl Engine<'_> {
         Ok(Forwarded { live, tokens, place: (index - mine.start, mine.len()) })
     }
 
-    fn forward(&mut self, forwarded: &Forwarded) -> Result<Vec<f32>, EngineError> {
+    fn forward(&mut self, forwarded: &Forwarded) -> Result<TokenMeasures, EngineError> {
         let end = self.train_program()?.program.forward_ops;
         self.run_planned(TRAIN, forwarded.live, Some(0..end))
             .map_err(|error| in_micro_batch(error, forwarded.tokens.start))?;
-        self.gather_log_probs(TRAIN, forwarded.live)
+        self.gather_measures(TRAIN, forwarded.live)
     }
 
     fn backward(&mut self, forwarded: &Forwarded) -> Result<(), EngineError> {
@@ -175,21 +239,27 @@ impl Engine<'_> {
         self.blueprint.train.as_ref().ok_or(EngineError::NotPlanned("this step"))
     }
 
-    fn write_coef(&self, forwarded: &Forwarded, coef: &[f32]) -> Result<(), EngineError> {
+    fn write_coefs(&self, forwarded: &Forwarded, coefs: Coefs) -> Result<(), EngineError> {
         let tokens = forwarded.live.all_tokens;
-        if coef.len() != tokens {
-            return Err(EngineError::Coefficients { given: coef.len(), tokens });
-        }
         let compiled = self.train_program()?;
         let frame = self.frame(compiled, forwarded.live);
         let io = &compiled.program.io;
-        if let Some(id) = io.coef {
-            frame.store_f32(id, &coef[forwarded.tokens.clone()]);
-        }
-        if let Some(id) = io.all_coef.filter(|&id| Some(id) != io.coef) {
-            frame.store_f32(id, coef);
-        }
-        Ok(())
+        let write = |mine: Option<BufferId>, all: Option<BufferId>, coef: &[f32]| {
+            if coef.len() != tokens {
+                return Err(EngineError::Coefficients { given: coef.len(), tokens });
+            }
+            if let Some(id) = mine {
+                frame.store_f32(id, &coef[forwarded.tokens.clone()]);
+            }
+            if let Some(id) = all.filter(|&id| Some(id) != mine) {
+                frame.store_f32(id, coef);
+            }
+            Ok(())
+        };
+        let or_zeros = |coef: Vec<f32>| if coef.is_empty() { vec![0.0; tokens] } else { coef };
+        write(io.coef, io.all_coef, &coefs.logp)?;
+        write(io.coef_full, io.all_coef_full, &or_zeros(coefs.full))?;
+        write(io.coef_entropy, io.all_coef_entropy, &or_zeros(coefs.entropy))
     }
 
     fn write_inputs(
@@ -200,6 +270,7 @@ impl Engine<'_> {
         self.forwarded = None;
         let compiled =
             which(&self.blueprint).as_ref().ok_or(EngineError::NotPlanned("this step"))?;
+        self.check_awake(compiled)?;
         for sequence in &batch.sequences {
             if sequence.ids.is_empty() {
                 return Err(EngineError::Empty);
@@ -220,12 +291,20 @@ impl Engine<'_> {
         u32_input(io.positions, &inputs.positions);
         u32_input(io.targets, &inputs.targets);
         u32_input(io.segments, &inputs.segments);
+        let kept_input = |ids: Option<(BufferId, BufferId)>, kept: &[Kept]| {
+            if let Some((logits, ids)) = ids {
+                frame.store_f32(logits, &kept.iter().map(|k| k.logit).collect::<Vec<_>>());
+                frame.store_u32(ids, &kept.iter().map(|k| k.id).collect::<Vec<_>>());
+            }
+        };
+        kept_input(io.kept, &inputs.kept);
         if io.all_segments != io.segments {
             u32_input(io.all_segments, &inputs.all_segments);
         }
         if store.topology.cp > 1 {
             u32_input(io.all_ids, &batch.all_ids());
             u32_input(io.all_targets, &batch.all_targets());
+            kept_input(io.all_kept, &batch.all_kept());
         }
         Ok((inputs.live, inputs.tokens))
     }
@@ -240,27 +319,37 @@ impl Engine<'_> {
         Err(EngineError::TooLong { length, limit, what })
     }
 
-    /// Log-probs of the whole micro-batch.
-    fn gather_log_probs(&self, which: Which, live: Live) -> Result<Vec<f32>, EngineError> {
+    /// What the head found of the whole micro-batch.
+    fn gather_measures(&self, which: Which, live: Live) -> Result<TokenMeasures, EngineError> {
         let compiled =
             which(&self.blueprint).as_ref().ok_or(EngineError::NotPlanned("this step"))?;
-        let logp = compiled.program.io.logp.ok_or(EngineError::NotPlanned("log-probs"))?;
-        let mine = self.frame(compiled, live).load_f32(logp);
-        if self.blueprint.store.topology.cp == 1 {
-            return Ok(mine);
-        }
-        let all = self.all_gather(Group::Context, "log-probs", &floats_to_bytes(&mine))?;
-        Ok(all.iter().flat_map(|bytes| floats_of_bytes(bytes)).collect())
+        let (io, frame) = (&compiled.program.io, self.frame(compiled, live));
+        let gather = |id: BufferId, what: &str| {
+            let mine = frame.load_f32(id);
+            if self.blueprint.store.topology.cp == 1 {
+                return Ok(mine);
+            }
+            let all = self.all_gather(Group::Context, what, &floats_to_bytes(&mine))?;
+            Ok::<_, EngineError>(all.iter().flat_map(|bytes| floats_of_bytes(bytes)).collect())
+        };
+        Ok(TokenMeasures {
+            logp: gather(io.logp.ok_or(EngineError::NotPlanned("log-probs"))?, "log-probs")?,
+            full_logp: io.full_logp.map(|id| gather(id, "whole log-probs")).transpose()?,
+            entropy: io.entropy.map(|id| gather(id, "entropies")).transpose()?,
+        })
     }
 }
 
 /// Counts the rows that an error names from the micro-batch's first token, not from this rank's.
 fn in_micro_batch(mut error: EngineError, first: usize) -> EngineError {
-    use ExecError::{NonFiniteLogProb, TargetOutsideVocabulary, TokenOutsideVocabulary};
+    use ExecError::{
+        NonFiniteLogProb, TargetNotKept, TargetOutsideVocabulary, TokenOutsideVocabulary,
+    };
     if let EngineError::Exec {
         source:
             NonFiniteLogProb { row, .. }
             | TokenOutsideVocabulary { row, .. }
+            | TargetNotKept { row, .. }
             | TargetOutsideVocabulary { row, .. },
         ..
     } = &mut error

@@ -4,9 +4,9 @@ use crate::error::EngineError;
 use crate::exchange::{floats_of_bytes, floats_to_bytes};
 use crate::run::Engine;
 use program::buffer::Live;
-use program::graph::{Param, Split};
+use program::graph::Param;
 use program::ops::Group;
-use program::store::{local_shape, slice_of};
+use program::store::{local_shape, share, slice_of};
 use program::{ParamId, Rank, Topology};
 use std::ops::Range;
 
@@ -43,15 +43,6 @@ impl Part {
             Part::FirstMoment => "first moment",
             Part::SecondMoment => "second moment",
         }
-    }
-}
-
-/// Rows and columns of a parameter that a rank holds.
-fn share(param: &Param, topology: &Topology, rank: Rank) -> (Range<usize>, Range<usize>) {
-    match &param.split {
-        Split::Replicated => (0..param.padded_rows, 0..param.cols),
-        Split::Rows(cut) => (cut.owned(topology.tp, rank.tp), 0..param.cols),
-        Split::Cols(cut) => (0..param.padded_rows, cut.owned(topology.tp, rank.tp)),
     }
 }
 

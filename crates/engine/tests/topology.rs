@@ -3,12 +3,13 @@
 mod common;
 
 use canon::random::{Numbers, Purpose};
-use engine::{Blueprint, Engine, EngineError, INACTIVE, Job, MicroBatch, Sequence};
+use engine::{Blueprint, Engine, EngineError, INACTIVE, Job, Kept, MicroBatch, Sequence};
 use fabric::Ranks;
 use families::{BuildOptions, Train};
 use formats::ModelConfig;
 use program::graph::{Param, Split};
 use program::keep::Level;
+use program::lower::Head;
 use program::{Graph, Rank, Topology};
 
 /// A small qwen3: 8 key/value heads of 16, a feed-forward of 72 (nine rows a leaf), 200 words (padded to 1,024).
@@ -55,7 +56,7 @@ fn batch() -> MicroBatch {
         targets.push(INACTIVE);
         targets[0] = INACTIVE;
         let coef = (0..length).map(|t| -0.01 - 0.001 * t as f32).collect();
-        Sequence { ids, targets, coef }
+        Sequence { ids, targets, coef, ..Sequence::default() }
     };
     MicroBatch { sequences: vec![sequence(37), sequence(5), sequence(70)] }
 }
@@ -68,9 +69,29 @@ struct Outcome {
 }
 
 fn run(config: &ModelConfig, train: &Train, topology: Topology, level: Level) -> Vec<Outcome> {
+    run_batch(config, train, topology, level, (Head::default(), &batch()))
+}
+
+fn run_batch(
+    config: &ModelConfig,
+    train: &Train,
+    topology: Topology,
+    level: Level,
+    work: (Head, &MicroBatch),
+) -> Vec<Outcome> {
+    let ranks = try_run(config, train, topology, level, work);
+    ranks.unwrap_or_else(|error| panic!("{topology:?}: {error}"))
+}
+
+fn try_run(
+    config: &ModelConfig,
+    train: &Train,
+    topology: Topology,
+    level: Level,
+    (head, batch): (Head, &MicroBatch),
+) -> Result<Vec<Outcome>, Box<fabric::RunError<EngineError>>> {
     let graph = graph(config, train);
-    let batch = batch();
-    let job: Job = common::train_job(128, 3, level);
+    let job = Job { head, ..common::train_job(128, 3, level) };
     let ranks = Ranks::new(topology).run(|member| -> Result<Outcome, EngineError> {
         let rank = member.rank();
         let executor = common::cpu(1);
@@ -83,11 +104,41 @@ fn run(config: &ModelConfig, train: &Train, topology: Topology, level: Level) ->
             let values = values(graph.param_info(id), u64::from(id.0));
             engine.write_whole(id, &values);
         }
-        let logp = engine.train_micro_batch(&batch, 0, 1)?;
+        let logp = engine.train_micro_batch(batch, 0, 1)?;
         let grads = graph.param_ids().map(|id| engine.read_grad(id).map(|g| bits(&g))).collect();
         Ok(Outcome { rank, logp: bits(&logp), grads })
     });
-    ranks.unwrap_or_else(|error| panic!("{topology:?}: {error}"))
+    ranks.map_err(Box::new)
+}
+
+/// A batch with coefficients of every measure, whose rows keep different candidates; targets that are dropped are none.
+fn truncated_batch(config: &ModelConfig, train: &Train, head: Head) -> MicroBatch {
+    let mut batch = batch();
+    for sequence in &mut batch.sequences {
+        let kept = |t| Kept { logit: [-1e3, -1.0, 0.0][t % 3], id: u32::MAX };
+        sequence.kept = (0..sequence.ids.len()).map(kept).collect();
+        sequence.coef_full = sequence.coef.iter().map(|c| 0.5 * c).collect();
+        sequence.coef_entropy = sequence.coef.iter().map(|c| 0.25 * c).collect();
+    }
+    loop {
+        match try_run(config, train, Topology::single(), Level::All, (head, &batch)) {
+            Ok(_) => break,
+            Err(error) => {
+                let row = dropped_row(&error.to_string());
+                let mut targets = batch.sequences.iter_mut().flat_map(|s| &mut s.targets);
+                *targets.nth(row).unwrap() = INACTIVE;
+            }
+        }
+    }
+    assert!(batch.active() > 60 && batch.active() < 105, "{} active", batch.active());
+    batch
+}
+
+/// The row that an error about a dropped target names.
+fn dropped_row(message: &str) -> usize {
+    assert!(message.contains("is not among the candidates kept"), "{message}");
+    let (_, after) = message.split_once("row ").unwrap();
+    after.split_once(':').unwrap().0.parse().unwrap()
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -110,15 +161,24 @@ fn share(param: &Param, whole: &[u32], topology: &Topology, rank: Rank) -> Vec<u
 }
 
 fn same_as_one_rank(config: &ModelConfig, train: &Train, degrees: &[(usize, usize)]) {
+    same_batch(config, train, degrees, (Head::default(), &batch()));
+}
+
+fn same_batch(
+    config: &ModelConfig,
+    train: &Train,
+    degrees: &[(usize, usize)],
+    work: (Head, &MicroBatch),
+) {
     let graph = graph(config, train);
-    let one = run(config, train, Topology::single(), Level::All).remove(0);
+    let one = run_batch(config, train, Topology::single(), Level::All, work).remove(0);
     assert!(one.logp.iter().any(|&l| l != 0), "log-probs are not all zero");
     let trained = one.grads.iter().flatten().count();
     let moved = one.grads.iter().flatten().filter(|g| g.iter().any(|&b| b << 1 != 0)).count();
     assert_eq!(trained, moved, "every trained parameter has a gradient");
     for &(tp, cp) in degrees {
         let topology = Topology::new(tp, cp).unwrap();
-        for outcome in run(config, train, topology, Level::Input) {
+        for outcome in run_batch(config, train, topology, Level::Input, work) {
             let rank = outcome.rank;
             assert_eq!(outcome.logp, one.logp, "tp {tp} cp {cp} {rank:?}: log-probs");
             for id in graph.param_ids() {
@@ -160,6 +220,19 @@ fn three_key_value_heads_replicate_where_ranks_are_too_many() {
         &Train::Lora(common::lora_spec()),
         &[(2, 1), (4, 1), (8, 1), (2, 2)],
     );
+}
+
+/// A policy with a temperature, dropped candidates and an entropy, with coefficients of every measure.
+#[test]
+fn training_a_truncated_policy() {
+    let head = Head { scale: 1.25, truncated: true, entropy: true };
+    let degrees = [(2, 1), (8, 1), (1, 4), (2, 2)];
+    for (config, train) in
+        [(config(8, false), Train::Lora(common::lora_spec())), (config(8, true), Train::Full)]
+    {
+        let batch = truncated_batch(&config, &train, head);
+        same_batch(&config, &train, &degrees, (head, &batch));
+    }
 }
 
 /// The proof can fail: with another width the leaves are others, and so are the bits.

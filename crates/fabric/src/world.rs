@@ -17,6 +17,11 @@ impl<'a> Seat<'a> {
         Seat { transport, world }
     }
 
+    /// Another handle on this seat. Handles count their own traffic.
+    pub fn again(&self) -> Seat<'a> {
+        Seat::new(self.transport, self.index())
+    }
+
     /// Number of this rank.
     pub fn index(&self) -> usize {
         self.world.index()

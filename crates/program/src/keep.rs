@@ -101,52 +101,64 @@ impl fmt::Display for Keep {
     }
 }
 
-/// The fastest keep set whose bytes, as `bytes` counts them, are at most `limit`; `None` when even the last level does not
-/// fit. Levels are taken to be in order of memory; what is returned always fits, since it was counted.
-pub fn fastest(layers: usize, limit: usize, mut bytes: impl FnMut(Keep) -> usize) -> Option<Keep> {
-    let mut above: Option<Level> = None;
-    // Bytes with every layer at the level, and at the one above it.
-    let mut totals = [0, 0];
+/// The fastest keep set whose bytes are at most `limit`, with what `count` found for it beside its bytes; `None` when even
+/// the last level does not fit. Levels are taken to be in order of memory; what is returned always fits, since it was
+/// counted.
+pub fn fastest<T>(
+    layers: usize,
+    limit: usize,
+    mut count: impl FnMut(Keep) -> (usize, T),
+) -> Option<(Keep, T)> {
+    let mut above: Option<(Level, usize)> = None;
     for level in Level::ALL {
-        totals = [bytes(Keep::uniform(level)), totals[0]];
-        if totals[0] > limit {
-            above = Some(level);
+        let (bytes, found) = count(Keep::uniform(level));
+        if bytes > limit {
+            above = Some((level, bytes));
             continue;
         }
-        let Some(above) = above else { return Some(Keep::uniform(level)) };
-        let split = most_layers(layers, limit, [totals[0], totals[1]], |split| {
-            bytes(Keep { first: above, rest: level, split })
-        });
-        return Some(Keep { first: above, rest: level, split });
+        let Some((above, too_many)) = above else { return Some((Keep::uniform(level), found)) };
+        let at = |split| Keep { first: above, rest: level, split };
+        let none = Split { layers: 0, bytes, found };
+        let most = most_layers(layers, limit, none, too_many, |split| count(at(split)));
+        return Some((at(most.layers), most.found));
     }
     None
 }
 
-/// The most layers that can be at the level above, from the bytes with none and with all of them there.
+/// Layers at the level above that fit.
+struct Split<T> {
+    layers: usize,
+    bytes: usize,
+    found: T,
+}
+
+/// The most layers that can be at the level above, from what is counted with none there and the bytes with all.
 ///
-/// Bytes grow almost in a line with the layers, so the first guess is on it and few are needed.
-fn most_layers(
+/// Bytes grow almost in a line with the layers, so the first guess is on it, the second proves it, and few more are
+/// needed.
+fn most_layers<T>(
     layers: usize,
     limit: usize,
-    [none, all]: [usize; 2],
-    mut bytes: impl FnMut(usize) -> usize,
-) -> usize {
-    let (mut fits, mut fits_bytes) = (0, none);
+    none: Split<T>,
+    all: usize,
+    mut count: impl FnMut(usize) -> (usize, T),
+) -> Split<T> {
+    let mut fits = none;
     let (mut too_many, mut too_many_bytes) = (layers, all);
-    let mut halve = false;
-    while fits + 1 < too_many {
-        let slope = too_many_bytes.saturating_sub(fits_bytes).max(1) as f64;
-        let part = (limit - fits_bytes) as f64 / slope;
-        let on_line = fits + (part * (too_many - fits) as f64) as usize;
-        // Every second guess halves, so that a bent curve cannot make the search creep.
-        let guess = if halve { fits + (too_many - fits) / 2 } else { on_line };
-        halve = !halve;
-        let split = guess.clamp(fits + 1, too_many - 1);
-        let total = bytes(split);
-        if total <= limit {
-            (fits, fits_bytes) = (split, total);
+    let mut guesses = 0;
+    while fits.layers + 1 < too_many {
+        let between = too_many - fits.layers;
+        let slope = too_many_bytes.saturating_sub(fits.bytes).max(1) as f64;
+        let part = (limit - fits.bytes) as f64 / slope;
+        // Every third guess halves, so that a bent curve cannot make the search creep.
+        guesses += 1;
+        let ahead = if guesses % 3 == 0 { between / 2 } else { (part * between as f64) as usize };
+        let split = (fits.layers + ahead).clamp(fits.layers + 1, too_many - 1);
+        let (bytes, found) = count(split);
+        if bytes <= limit {
+            fits = Split { layers: split, bytes, found };
         } else {
-            (too_many, too_many_bytes) = (split, total);
+            (too_many, too_many_bytes) = (split, bytes);
         }
     }
     fits
@@ -160,13 +172,42 @@ mod tests {
         (0..10).map(|layer| [100, 80, 50, 30, 10][keep.level(layer) as usize]).sum()
     }
 
+    /// The keep set, which must be the one whose count comes with it.
+    fn fastest(limit: usize) -> Option<Keep> {
+        let (keep, counted) = super::fastest(10, limit, |keep| (bytes(keep), keep))?;
+        assert!((0..10).all(|layer| keep.level(layer) == counted.level(layer)));
+        Some(keep)
+    }
+
     #[test]
     fn the_fastest_that_fits_is_chosen() {
-        assert_eq!(fastest(10, 1000, bytes), Some(Keep::uniform(Level::All)));
-        let keep = fastest(10, 900, bytes).unwrap();
+        assert_eq!(fastest(1000), Some(Keep::uniform(Level::All)));
+        let keep = fastest(900).unwrap();
         assert_eq!(keep, Keep { first: Level::All, rest: Level::Elementwise, split: 5 });
-        assert_eq!(fastest(10, 100, bytes).unwrap().level(5), Level::Input);
-        assert_eq!(fastest(10, 99, bytes), None);
+        assert_eq!(fastest(100).unwrap().level(5), Level::Input);
+        assert_eq!(fastest(99), None);
+    }
+
+    #[test]
+    fn every_limit_is_used_up() {
+        for limit in 100..1000 {
+            let keep = fastest(limit).unwrap();
+            assert!(bytes(keep) <= limit);
+            let more = Keep { split: keep.split + 1, ..keep };
+            assert!(keep.split == 9 || bytes(more) > limit, "{limit}: {keep:?}");
+        }
+    }
+
+    #[test]
+    fn a_straight_line_takes_two_guesses() {
+        let mut counts = 0;
+        let count = |split: usize| {
+            counts += 1;
+            (1000 + 10 * split, ())
+        };
+        let none = Split { layers: 0, bytes: 1000, found: () };
+        assert_eq!(most_layers(36, 1205, none, 1360, count).layers, 20);
+        assert_eq!(counts, 2);
     }
 
     #[test]

@@ -25,6 +25,15 @@ impl Ledger {
         self.bytes.iter().sum()
     }
 
+    /// Both together, kind by kind.
+    pub fn plus(&self, other: &Ledger) -> Ledger {
+        let mut sum = *self;
+        for kind in Kind::ALL {
+            sum.add(kind, other.bytes(kind));
+        }
+        sum
+    }
+
     /// The larger of two ledgers, kind by kind: programs that run in turn in the same blocks.
     pub fn max(&self, other: &Ledger) -> Ledger {
         let mut ledger = *self;

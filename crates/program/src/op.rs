@@ -118,16 +118,25 @@ impl Op {
             Op::PickRows(o) => Access::new(&[o.x, o.index], &[o.out]),
             Op::CacheWrite(o) => Access::new(&[o.x, o.slots], &[o.cache]),
             Op::LogProb(o) => Access::new(&[o.x, o.weight, o.targets], &[o.logp])
+                .read(o.policy.buffers())
                 .write(o.lse)
+                .write(o.entropy)
+                .write(both(o.full))
                 .read(o.grad.map(|g| g.0))
                 .write(o.grad.map(|g| g.1)),
-            Op::LogProbStats(o) => Access::new(&[o.x, o.weight, o.targets], &[o.stats]),
-            Op::LogProbCombine(o) => {
-                Access::new(&[o.targets], &[o.logp, o.lse]).read(o.stats.iter().copied())
+            Op::LogProbStats(o) => {
+                Access::new(&[o.x, o.weight, o.targets], &[o.stats]).read(o.policy.buffers())
             }
-            Op::LogProbBackward(o) => {
-                Access::new(&[o.x, o.weight, o.targets, o.lse, o.coef], &[]).write(o.dx).write(o.dw)
-            }
+            Op::LogProbCombine(o) => Access::new(&[o.targets], &[o.logp, o.lse])
+                .read(o.stats.iter().copied())
+                .write(o.entropy)
+                .write(both(o.full)),
+            Op::LogProbBackward(o) => Access::new(&[o.x, o.weight, o.targets, o.lse, o.coef], &[])
+                .read(o.policy.buffers())
+                .read(both(o.entropy))
+                .read(both(o.full))
+                .write(o.dx)
+                .write(o.dw),
             Op::AdamW(o) => {
                 Access::new(&[o.param, o.grad, o.m, o.v, o.hyper], &[o.param, o.m, o.v])
             }
@@ -135,6 +144,10 @@ impl Op {
             Op::Collective(o) => collective_access(o),
         }
     }
+}
+
+fn both(pair: Option<(BufferId, BufferId)>) -> impl Iterator<Item = BufferId> {
+    pair.into_iter().flat_map(|(a, b)| [a, b])
 }
 
 fn matmul_access(op: &MatMul) -> Access {

@@ -193,13 +193,19 @@ pub fn heaviest_rank(graph: &Graph, topology: Topology) -> Rank {
     ranks.max_by_key(|rank| (elements(rank), std::cmp::Reverse(rank.tp))).unwrap_or(Rank::FIRST)
 }
 
-/// Rows and columns of a rank's share of a parameter.
-pub fn local_shape(param: &Param, topology: &Topology, rank: Rank) -> (usize, usize) {
+/// Rows and columns of a whole parameter, padding included, that a rank holds.
+pub fn share(param: &Param, topology: &Topology, rank: Rank) -> (Range<usize>, Range<usize>) {
     match &param.split {
-        Split::Replicated => (param.padded_rows, param.cols),
-        Split::Rows(cut) => (cut.owned(topology.tp, rank.tp).len(), param.cols),
-        Split::Cols(cut) => (param.padded_rows, cut.owned(topology.tp, rank.tp).len()),
+        Split::Replicated => (0..param.padded_rows, 0..param.cols),
+        Split::Rows(cut) => (cut.owned(topology.tp, rank.tp), 0..param.cols),
+        Split::Cols(cut) => (0..param.padded_rows, cut.owned(topology.tp, rank.tp)),
     }
+}
+
+/// How many rows and columns a rank's [`share`] of a parameter has.
+pub fn local_shape(param: &Param, topology: &Topology, rank: Rank) -> (usize, usize) {
+    let (rows, cols) = share(param, topology, rank);
+    (rows.len(), cols.len())
 }
 
 /// Elements of each slice are a multiple of this, but for the last: a cache line of floats.

@@ -125,13 +125,17 @@ fn pairs(a: &Map<String, Value>, b: &Map<String, Value>) -> Vec<Pair> {
         .collect()
 }
 
-fn first_step(a: &[Map<String, Value>], b: &[Map<String, Value>]) -> (usize, Option<FirstStep>) {
-    let differing = |(at, (a, b)): (usize, (&Map<String, Value>, &Map<String, Value>))| {
+/// A line of `steps.jsonl`, whatever kind of run wrote it.
+type Line = Map<String, Value>;
+
+fn first_step(a: &[Line], b: &[Line]) -> (usize, Option<FirstStep>) {
+    let differing = |at: usize, a: &Line, b: &Line| {
         let mut fields = pairs(a, b);
         fields.retain(|pair| pair.what != SECONDS);
         (!fields.is_empty()).then_some(FirstStep { step: at + 1, fields })
     };
-    let first = a.iter().zip(b).enumerate().find_map(differing);
+    let mut common = a.iter().zip(b).enumerate();
+    let first = common.find_map(|(at, (a, b))| differing(at, a, b));
     (a.len().min(b.len()), first)
 }
 

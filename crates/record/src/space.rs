@@ -31,13 +31,13 @@ pub struct Reserve {
 }
 
 impl Reserve {
-    /// Holds `bytes` in a folder. A file system that cannot hold blocks is left to [`free_bytes`].
+    /// Holds `bytes` in a folder for what `name` says. A file system that cannot hold blocks is left to [`free_bytes`].
     ///
     /// # Errors
     /// [`RecordError::Io`], above all where the disk has no room for them.
-    pub fn hold(folder: &Path, bytes: u64) -> Result<Reserve, RecordError> {
+    pub fn hold(folder: &Path, name: &str, bytes: u64) -> Result<Reserve, RecordError> {
         // Called like a file that is being written: what cleans up after a kill removes it.
-        let path = folder.join(format!("{WRITING}reserve"));
+        let path = folder.join(format!("{WRITING}room-for-{name}"));
         let file = File::create(&path).map_err(io("create", &path))?;
         let held = match fallocate(&file, FallocateFlags::empty(), 0, bytes.max(1)) {
             Ok(()) => true,
@@ -79,8 +79,8 @@ mod tests {
     #[test]
     fn blocks_are_held_and_given_back() {
         let folder = tempfile::tempdir().unwrap();
-        let reserve = Reserve::hold(folder.path(), 1 << 20).unwrap();
-        let path = folder.path().join(".writing-reserve");
+        let reserve = Reserve::hold(folder.path(), "x", 1 << 20).unwrap();
+        let path = folder.path().join(".writing-room-for-x");
         if reserve.is_held() {
             assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 20);
         }
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn more_than_the_disk_has_is_refused_and_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        let Ok(reserve) = Reserve::hold(folder.path(), 1 << 62) else {
+        let Ok(reserve) = Reserve::hold(folder.path(), "x", 1 << 62) else {
             assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
             return;
         };

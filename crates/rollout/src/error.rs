@@ -40,9 +40,10 @@ pub enum RolloutError {
     /// Stop texts without a tokenizer to make text with.
     #[error("stop texts need a tokenizer: this scheduler was made without one")]
     NoTokenizer,
-    /// Weights changed while sequences were under way: their caches belong to the old ones.
+    /// Weights changed, or the cache was released, while sequences were under way: their keys are old, or gone.
     #[error(
-        "weights changed with {running} sequences under way: finish or cancel them before an update"
+        "weights changed or the cache was released with {running} sequences under way: finish or cancel them, or give \
+         up their pages, before"
     )]
     WeightsChanged {
         /// Sequences under way.

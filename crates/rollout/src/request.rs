@@ -1,6 +1,6 @@
 //! What is asked for, and what comes back.
 
-use engine::Sampling;
+use engine::{Choice, Sampling};
 use serde::Serialize;
 use std::fmt;
 
@@ -26,6 +26,8 @@ pub struct Request {
     pub sampling: Sampling,
     /// When it ends.
     pub stops: Stops,
+    /// Whether the completion tells what each token was chosen from ([`Completion::choices`]): training on it takes that.
+    pub policy: bool,
 }
 
 /// A submitted request: its number among all of its scheduler's.
@@ -65,6 +67,10 @@ pub struct Completion {
     pub ids: Vec<u32>,
     /// log p of each chosen token over the whole vocabulary, given the tokens before it.
     pub logprobs: Vec<f32>,
+    /// Each chosen token with what it was chosen from, and its log-probs by that policy; empty where the request does not
+    /// ask.
+    #[serde(skip)]
+    pub choices: Vec<Choice>,
     /// Why it ended.
     pub ending: Ending,
     /// Tokens of the prompt.

@@ -8,6 +8,7 @@ use engine::{Advance, Engine, GenerateShape};
 use program::ops::PAGE;
 use serde::Serialize;
 use std::collections::VecDeque;
+use std::ops::Range;
 use text::Tokenizer;
 
 /// What a scheduler has done so far.
@@ -34,7 +35,8 @@ pub struct Scheduler<'t> {
     sequences: usize,
     /// Tokens of the longest sequence, by the shape and the model.
     length: usize,
-    width: usize,
+    /// Leaves of the vocabulary, in which log-probs are summed.
+    leaves: Vec<Range<usize>>,
     tokenizer: Option<&'t Tokenizer>,
     pages: Pages,
     /// Under way, in the order in which they joined.
@@ -70,7 +72,7 @@ impl<'t> Scheduler<'t> {
             shape,
             sequences: shape.sequences.min(shape.tokens),
             length: shape.length.min(engine.graph.max_positions),
-            width: engine.blueprint.store.topology.width,
+            leaves: engine.graph.vocab_leaves(),
             tokenizer,
             pages: Pages::new(shape.pages),
             running: Vec::new(),
@@ -196,7 +198,7 @@ impl<'t> Scheduler<'t> {
         self.counts.chosen += rows.len();
         let mut over = Vec::new();
         for (index, logits) in chosen.into_iter().zip(rows) {
-            let (event, ending) = self.running[index].choose(&logits, self.width)?;
+            let (event, ending) = self.running[index].choose(&logits, &self.leaves)?;
             events.push(event);
             over.extend(ending.map(|ending| (index, ending)));
         }

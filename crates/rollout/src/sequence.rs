@@ -1,12 +1,12 @@
 //! One request under way.
 
 use crate::error::RolloutError;
-use crate::log_prob::log_prob;
 use crate::pages::{Beginning, Pages};
 use crate::request::{Completion, Ending, Event, Request, Stops, Ticket};
 use crate::stop_text::StopText;
-use engine::Sampler;
+use engine::{Choice, Sampler};
 use program::ops::PAGE;
+use std::ops::Range;
 use text::{StreamDecoder, Tokenizer};
 
 /// A sequence: its tokens, and what the cache holds of them.
@@ -21,6 +21,8 @@ pub(crate) struct Sequence<'t> {
     end_ids: Vec<u32>,
     sampler: Sampler,
     logprobs: Vec<f32>,
+    /// Kept where the request asks.
+    choices: Option<Vec<Choice>>,
     stream: Option<StreamDecoder<'t>>,
     stop: StopText,
     text: String,
@@ -41,7 +43,8 @@ impl<'t> Sequence<'t> {
         limit: usize,
         tokenizer: Option<&'t Tokenizer>,
     ) -> Result<Self, RolloutError> {
-        let Request { sample, prompt, sampling, stops: Stops { ids, texts }, .. } = request;
+        let Request { sample, prompt, sampling, stops, policy, .. } = request;
+        let Stops { ids, texts } = stops;
         let mut sampler = Sampler::new(sampling, sample).map_err(RolloutError::Settings)?;
         sampler.observe(&prompt);
         Ok(Sequence {
@@ -53,6 +56,7 @@ impl<'t> Sequence<'t> {
             end_ids: ids,
             sampler,
             logprobs: Vec::new(),
+            choices: policy.then(Vec::new),
             stream: tokenizer.map(|tokenizer| tokenizer.stream(true)),
             stop: StopText::new(texts),
             text: String::new(),
@@ -119,15 +123,21 @@ impl<'t> Sequence<'t> {
     pub(crate) fn choose(
         &mut self,
         logits: &[f32],
-        width: usize,
+        leaves: &[Range<usize>],
     ) -> Result<(Event, Option<Ending>), RolloutError> {
         let ticket = self.ticket;
         let position = self.tokens.len() as u64;
-        let id = self
-            .sampler
-            .choose(logits, position)
-            .map_err(|source| RolloutError::Sampling { ticket, source })?;
-        let logprob = log_prob(logits, id, width);
+        let failed = |source| RolloutError::Sampling { ticket, source };
+        let id = match &mut self.choices {
+            None => self.sampler.choose(logits, position).map_err(failed)?,
+            Some(choices) => {
+                let choice =
+                    self.sampler.choose_scored(logits, position, leaves).map_err(failed)?;
+                choices.push(choice);
+                choice.token
+            }
+        };
+        let logprob = engine::log_prob(logits, id, leaves);
         self.tokens.push(id);
         self.logprobs.push(logprob);
         let (text, ending) = if self.end_ids.contains(&id) {
@@ -173,6 +183,7 @@ impl<'t> Sequence<'t> {
             text: self.text,
             ids: self.tokens.split_off(self.prompt),
             logprobs: self.logprobs,
+            choices: self.choices.unwrap_or_default(),
             ending,
             prompt_tokens: self.prompt,
             shared_tokens: self.shared,

@@ -68,6 +68,7 @@ impl Decoding {
             max_tokens: self.max_tokens,
             sampling: self.sampling(),
             stops: Stops { ids: ends.to_vec(), texts: self.stop.clone() },
+            policy: false,
         }
     }
 }

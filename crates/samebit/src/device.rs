@@ -4,10 +4,11 @@ use anyhow::{Context as _, Result, bail};
 use arena::Executor;
 use clap::Args;
 use cpu::matmul::{Elems, Init, Operand, OutView, Product, Shape, Term, matmul, workspace_bytes};
-use cpu::{Context, Cpu, Isa, Precision, Settings};
+use cpu::{Context, Cpu, ISA_VARIABLE, Isa, Precision, Settings, has_native_bf16_dot};
 use program::cost::Rates;
 use program::ledger::Bytes;
 use program::{Ledger, Op, Program};
+use record::Gate;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -89,6 +90,30 @@ impl Device {
         format!("{}, {:?}, {} threads", name(self.profile), self.isa, self.threads)
     }
 
+    /// Which of several kernels were chosen, with the faster ones that were not, and why.
+    pub(crate) fn kernel_choices(&self) -> Vec<Gate> {
+        let best = Isa::best();
+        let isa = self.isa.name();
+        let isa = if self.isa == best {
+            format!("{isa}, the fastest that this processor has")
+        } else {
+            format!("{isa}; {} is faster and was not chosen: {ISA_VARIABLE} says so", best.name())
+        };
+        let faster = match self.profile {
+            Profile::CpuF32 if has_native_bf16_dot() => {
+                "cpu-bf16 may be faster here and was not chosen: it has other bits, and `profile` asks for these"
+            }
+            Profile::CpuF32 => "the bf16 profiles have no instructions of their own here",
+            Profile::CpuBf16 | Profile::CpuBf16Tiles => {
+                "`profile` asks for it; cpu-f32 is never faster where its instructions are"
+            }
+        };
+        vec![
+            Gate::ok("instruction set", isa),
+            Gate::ok("arithmetic profile", format!("{}; {faster}", name(self.profile))),
+        ]
+    }
+
     /// Rates of this processor: measured once, then kept in the cache folder.
     pub(crate) fn rates(&self) -> Rates {
         *self.rates.get_or_init(|| self.stored_rates().unwrap_or_else(|| self.measure_and_store()))
@@ -99,7 +124,8 @@ impl Device {
         if !(gflops.is_finite() && gflops > 0.0) {
             bail!("--gflops {gflops}: must be a positive number");
         }
-        let rates = Rates { flops: gflops * 1e9, bytes: gflops * 1e9 / FLOPS_PER_BYTE };
+        let rates =
+            Rates { flops: gflops * 1e9, bytes: gflops * 1e9 / flops_per_byte(self.profile) };
         self.rates.set(rates).map_err(|_| anyhow::anyhow!("rates were set already"))
     }
 
@@ -119,7 +145,7 @@ impl Device {
     /// A rate that cannot be stored is measured again next time; nothing else depends on it.
     fn measure_and_store(&self) -> Rates {
         let flops = measure(self.planner.context());
-        let rates = Rates { flops, bytes: flops / FLOPS_PER_BYTE };
+        let rates = Rates { flops, bytes: flops / flops_per_byte(self.profile) };
         if let Some(file) = self.rates_file() {
             let stored =
                 StoredRates { processor: processor(), flops: rates.flops, bytes: rates.bytes };
@@ -142,8 +168,14 @@ struct StoredRates {
     bytes: f64,
 }
 
-/// Matrix rate over memory rate, typical of processors with two vector units and two memory channels a core.
-const FLOPS_PER_BYTE: f64 = 8.0;
+/// Matrix rate over memory rate, typical of processors with two memory channels a core: and two vector units, or the
+/// matrix tiles that a profile is for (without them the rate of products is lower, and so is this).
+fn flops_per_byte(profile: Profile) -> f64 {
+    match profile {
+        Profile::CpuBf16Tiles if cpu::has_native_tiles() => 32.0,
+        Profile::CpuF32 | Profile::CpuBf16 | Profile::CpuBf16Tiles => 8.0,
+    }
+}
 
 /// The processor's name, where the system tells it.
 pub(crate) fn processor() -> String {
@@ -193,7 +225,7 @@ pub(crate) fn check_available(ledger: &Ledger) -> Result<()> {
 }
 
 /// Bytes that the system can still give, where it tells.
-fn available_bytes() -> Option<usize> {
+pub(crate) fn available_bytes() -> Option<usize> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = info.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
     Some(line.trim().trim_end_matches(" kB").parse::<usize>().ok()? * 1024)

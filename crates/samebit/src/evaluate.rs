@@ -73,6 +73,7 @@ pub(crate) fn answers(
             max_tokens: answer_tokens,
             sampling: Sampling::default(),
             stops: Stops { ids: ends.to_vec(), texts: vec![] },
+            policy: false,
         })?;
     }
     let bar = progress::count(what, items.len() as u64, false);

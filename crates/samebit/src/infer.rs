@@ -7,6 +7,7 @@ use crate::progress;
 use anyhow::{Context, Result, bail};
 use engine::{AdapterSource, Blueprint, Engine, Job};
 use families::{BuildOptions, LoraSpec, Train};
+use formats::merged::Weights;
 use formats::peft::Adapter;
 use program::{Lease, Rank, Topology};
 use std::path::Path;
@@ -27,6 +28,8 @@ pub(crate) fn engine(
     setup: &Setup<'_>,
 ) -> Result<Engine<'static>> {
     let adapter = setup.adapter.map(open_adapter).transpose()?;
+    // Said before anything is planned: the engine would name the first module only.
+    Weights::new(&model.checkpoint, adapter.as_ref())?;
     let train = adapter.as_ref().map_or(Ok(Train::Nothing), adapted)?;
     let config = model.checkpoint.config();
     let stored_as_bf16 = Facts::of(&model.checkpoint).stored_as_bf16;

@@ -34,23 +34,39 @@ pub(crate) fn open(reference: &str, source: &Source, quiet: bool) -> Result<Mode
 
 /// Resolves a reference to a path.
 pub(crate) fn resolve(reference: &str, source: &Source, quiet: bool) -> Result<hub::Resolved> {
+    resolve_by(hub::resolve, reference, source, quiet)
+}
+
+fn resolve_by(
+    resolve: fn(&str, &hub::Options<'_>) -> Result<hub::Resolved, hub::HubError>,
+    reference: &str,
+    source: &Source,
+    quiet: bool,
+) -> Result<hub::Resolved> {
     let progress = Downloads::new(quiet);
     let mut options = hub::Options { progress: &progress, ..hub::Options::from_env()? };
     options.offline = source.offline;
     if let Some(cache) = &source.cache {
         options.cache_dir = cache.clone();
     }
-    hub::resolve(reference, &options).with_context(|| format!("model `{reference}`"))
+    resolve(reference, &options).with_context(|| format!("model `{reference}`"))
 }
 
 /// The configuration, whether bf16 holds the weights without rounding, and what the reference came to.
 ///
-/// A `config.json`, or a folder with nothing else of a model, is enough: then the type that it names counts.
+/// A `config.json`, or a folder with nothing else of a model, is enough: then the type that it names counts. Of a hub
+/// repository only that file is downloaded.
 pub(crate) fn config(
     reference: &str,
     source: &Source,
     quiet: bool,
 ) -> Result<(ModelConfig, bool, String)> {
+    if reference.starts_with("hf:") && !Path::new(reference).exists() {
+        let resolved = resolve_by(hub::resolve_config, reference, source, quiet)?;
+        let config = ModelConfig::from_json_file(&resolved.path.join("config.json"))?;
+        let stored_as_bf16 = config.dtype == Dtype::Bf16;
+        return Ok((config, stored_as_bf16, resolved.identity));
+    }
     let path = Path::new(reference);
     let file = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
     let has_weights = path.is_dir()

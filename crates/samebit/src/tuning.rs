@@ -1,5 +1,6 @@
 //! A fine-tuning run from its settings: data, plan, engine, loop, report.
 
+use crate::checks;
 use crate::device::{self, Compute, Device};
 use crate::infer;
 use crate::model::{self, Model, Source};
@@ -7,7 +8,7 @@ use crate::output::{Table, duration, thousands};
 use crate::progress;
 use anyhow::{Context, Result, bail};
 use data::{Dataset, Encoder};
-use engine::{Blueprint, Engine, Exchange, Fitter, Job};
+use engine::{Blueprint, Engine, Exchange, Fit, Fitter, Job};
 use indicatif::ProgressBar;
 use program::keep::{Keep, Level};
 use program::ledger::Bytes;
@@ -105,7 +106,7 @@ fn plan(
     let heaviest = heaviest_rank(graph, topology);
     let fitter = Fitter::new(graph, topology, heaviest, &job, &workspace);
     let limit = resolved.memory.as_ref().map_or(usize::MAX, |m| m.value.0);
-    let Some(keep) = fitter.fastest(shape.step(), limit) else {
+    let Some(Fit { keep, .. }) = fitter.fastest(shape.step(), limit) else {
         let least = fitter.ledger(shape.step(), Keep::uniform(Level::Input));
         let largest = fitter.largest(shape.tokens, true, limit);
         bail!(
@@ -187,10 +188,22 @@ impl Tuning {
         self.blueprints.iter().map(|blueprint| blueprint.ledger.total()).sum()
     }
 
+    /// The surroundings of a run with the checks before it; refuses where one failed.
+    pub(crate) fn checked(
+        &self,
+        engine: &mut Engine<'_>,
+        options: checks::Options,
+    ) -> Result<Surroundings> {
+        let checks = checks::run(self, engine, options)?;
+        checks::refuse_failed(&checks)?;
+        Ok(Surroundings { checks, ..self.surroundings.clone() })
+    }
+
     /// The run of an engine of [`Tuning::engine`]; `extra_files` go beside the weights of a tuned model.
     pub(crate) fn run<'a, 'r>(
         &'a self,
         engine: &'a mut Engine<'r>,
+        surroundings: &'a Surroundings,
         extra_files: &'a [(&'a str, &'a [u8])],
     ) -> Run<'a, 'r> {
         Run {
@@ -200,7 +213,7 @@ impl Tuning {
             evaluation: self.evaluation.as_ref(),
             requested: &self.requested,
             resolved: &self.resolved,
-            surroundings: &self.surroundings,
+            surroundings,
             extra_files,
         }
     }

@@ -108,6 +108,23 @@ fn adapter_and_merged(model: &str, more: &[&str]) {
     assert_close(&ours, &scored(&[&merged]), &format!("{model}, merged, samebit"));
 }
 
+/// A GGUF file that samebit exported is the model, for transformers too. (5.24 takes every qwen3 GGUF's heads to be 128
+/// wide, which the tiny one's are not.)
+#[test]
+fn exported_models() {
+    if !peers("exported_models") {
+        return;
+    }
+    for model in ["llama_tied", "qwen2"] {
+        let bench = Bench::with_model(model).with_byte_level_tokenizer();
+        let (base, file) = (bench.model(), bench.arg("model.gguf"));
+        let done = samebit(&["export", &base, "--gguf", &file, "--type", "f32", "--quiet"]);
+        assert_eq!(done.code, Some(0), "{}", done.stderr);
+        let theirs = peer("transformers_loads.py", &[&file]);
+        assert_close(&scored(&[&base]), &theirs, &format!("{model}, exported, transformers"));
+    }
+}
+
 #[test]
 fn qwen3_adapter_of_every_linear() {
     if peers("qwen3_adapter_of_every_linear") {

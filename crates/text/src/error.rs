@@ -146,6 +146,14 @@ pub enum TokenizerError {
         /// What the library said.
         reason: String,
     },
+    /// A tokenizer that GGUF's metadata cannot describe.
+    #[error(
+        "the tokenizer cannot be written to a GGUF file: {reason}; convert the model with llama.cpp's convert_hf_to_gguf.py"
+    )]
+    NotInGguf {
+        /// Why.
+        reason: String,
+    },
     /// An id that stands for no token.
     #[error("id {id} (position {position}) stands for no token; ids go from 0 to {}", vocab_size - 1)]
     UnknownId {
@@ -183,7 +191,8 @@ pub enum TemplateError {
     Metadata(#[from] Box<TokenizerError>),
     /// The model comes without a chat template.
     #[error(
-        "no chat template in {place}; pass one with a file, or train on `text` or `prompt`/`completion` data"
+        "no chat template in {place}; put the model's own beside its weights as chat_template.jinja, or go without: \
+         `text` or `prompt`/`completion` data in training, --raw in generating"
     )]
     Missing {
         /// Where it was looked for.

@@ -22,6 +22,7 @@ mod stream;
 mod supervised;
 mod template;
 mod template_source;
+mod to_gguf;
 mod tokenizer;
 
 pub use encoding_mask::Encoded;

@@ -65,6 +65,34 @@ impl PreTokenizer {
         })
     }
 
+    /// Every way.
+    pub(crate) const ALL: [Self; 4] = [Self::Gpt2, Self::DigitsGpt2, Self::Llama3, Self::Qwen2];
+
+    /// The name that files get.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Gpt2 => "gpt-2",
+            Self::DigitsGpt2 => "smollm",
+            Self::Llama3 => "llama-bpe",
+            Self::Qwen2 => "qwen2",
+        }
+    }
+
+    /// The stages as a `tokenizer.json` spells them, without what changes offsets only.
+    pub(crate) fn stages(self) -> Vec<serde_json::Value> {
+        use serde_json::json;
+        let bytes = |own_pattern: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": own_pattern});
+        let split = |pattern: &str| json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
+        match self {
+            Self::Gpt2 => vec![bytes(true)],
+            Self::DigitsGpt2 => {
+                vec![json!({"type": "Digits", "individual_digits": true}), bytes(true)]
+            }
+            Self::Llama3 => vec![split(LLAMA3), bytes(false)],
+            Self::Qwen2 => vec![split(QWEN2), bytes(false)],
+        }
+    }
+
     /// Whether a piece that is itself a token is taken whole, without merging.
     pub(crate) fn ignores_merges(self) -> bool {
         self == Self::Llama3
@@ -100,4 +128,27 @@ fn split(pattern: &str) -> Result<PreTokenizerWrapper, TokenizerError> {
     Split::new(pattern, SplitDelimiterBehavior::Isolated, false)
         .map(Into::into)
         .map_err(|error| TokenizerError::Build { reason: error.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back_and_stages_are_those_that_are_built() {
+        for kind in PreTokenizer::ALL {
+            assert_eq!(PreTokenizer::named(Some(kind.name())).unwrap(), kind);
+            let built = serde_json::to_value(kind.stage().unwrap()).unwrap();
+            let built = match built["pretokenizers"].as_array() {
+                Some(stages) => stages.clone(),
+                None => vec![built],
+            };
+            for (wanted, built) in kind.stages().iter().zip(&built) {
+                for (key, value) in wanted.as_object().unwrap() {
+                    assert_eq!(&built[key], value, "{kind:?} {key}");
+                }
+            }
+            assert_eq!(kind.stages().len(), built.len());
+        }
+    }
 }

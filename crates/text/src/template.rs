@@ -29,6 +29,7 @@ const RESERVED: &[&str] = &["messages", "tools", "documents", "add_generation_pr
 pub struct ChatTemplate {
     environment: Environment<'static>,
     names: Vec<String>,
+    sources: Vec<(String, String)>,
     special: SpecialTokens,
     has_generation: bool,
     uses_clock: bool,
@@ -66,7 +67,7 @@ impl ChatTemplate {
         }
         let mut environment = environment();
         let (mut has_generation, mut uses_clock) = (false, false);
-        for (name, source) in sources {
+        for (name, source) in sources.clone() {
             if source.len() > SOURCE_LIMIT {
                 return Err(TemplateError::TooLarge { bytes: source.len(), limit: SOURCE_LIMIT });
             }
@@ -81,7 +82,7 @@ impl ChatTemplate {
                 }
             })?;
         }
-        Ok(Self { environment, names, special, has_generation, uses_clock })
+        Ok(Self { environment, names, sources, special, has_generation, uses_clock })
     }
 
     /// Whether the rendering may depend on the date (`strftime_now`). Training on such a template repeats exactly only
@@ -93,6 +94,11 @@ impl ChatTemplate {
     /// Whether the template marks the assistant's text itself, with `{% generation %}` blocks.
     pub fn has_generation_blocks(&self) -> bool {
         self.has_generation
+    }
+
+    /// Names and sources, as they were given.
+    pub fn sources(&self) -> &[(String, String)] {
+        &self.sources
     }
 
     /// The special tokens that the template reads.

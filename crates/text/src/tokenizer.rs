@@ -1,5 +1,6 @@
 //! Text to token ids and back.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
@@ -225,6 +226,12 @@ impl Tokenizer {
     /// The special tokens that have a name, such as `eos_token`.
     pub fn special_tokens(&self) -> &SpecialTokens {
         &self.special
+    }
+
+    /// Tokens that are matched whole in text, by id, and whether each is special.
+    pub(crate) fn added_tokens(&self) -> HashMap<u32, bool> {
+        let added = self.inner.get_added_tokens_decoder();
+        added.into_iter().map(|(id, token)| (id, token.special)).collect()
     }
 
     /// The texts of all special tokens, sorted.

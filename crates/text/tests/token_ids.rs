@@ -79,3 +79,56 @@ fn qwen3_gemma3_and_llama3_from_tokenizer_json() {
         }
     }
 }
+
+/// What a GGUF file would hold of a tokenizer.json gives the same ids and texts again.
+#[test]
+fn tokenizers_survive_gguf() {
+    for (name, rows) in [("qwen3", 151_936), ("llama3_1", 128_256)] {
+        if let Some(folder) = common::tokenizer_folder(&format!("{name} by GGUF"), name) {
+            let before = Tokenizer::from_tokenizer_json(&folder.join("tokenizer.json")).unwrap();
+            let metadata = before.to_gguf(rows, &[before.eos().unwrap(), 7], None).unwrap();
+            assert_eq!(metadata.u32("tokenizer.ggml.eot_token_id").unwrap(), Some(7));
+            assert_eq!(metadata.strings("tokenizer.ggml.tokens").unwrap().unwrap().len(), rows);
+            let after = Tokenizer::from_gguf(&metadata).unwrap();
+            assert_eq!((after.bos(), after.eos()), (before.bos(), before.eos()), "{name}");
+            assert_eq!(after.adds_bos(), before.adds_bos(), "{name}");
+            check(name, &after);
+            let fewer = before.to_gguf(before.vocab_size() - 1, &[], None);
+            assert!(matches!(fewer, Err(text::TokenizerError::VocabularySize { .. })));
+        }
+    }
+}
+
+#[test]
+fn sentence_pieces_are_refused() {
+    if let Some(folder) = common::tokenizer_folder("gemma3 by GGUF", "gemma3") {
+        let gemma = Tokenizer::from_tokenizer_json(&folder.join("tokenizer.json")).unwrap();
+        let error = gemma.to_gguf(262_208, &[], None).unwrap_err().to_string();
+        assert!(error.contains("SentencePiece"), "{error}");
+    }
+}
+
+/// The entries that llama.cpp's own converter wrote.
+#[test]
+fn smollm2_is_written_as_it_was_read() {
+    let Some(file) = common::smollm2("SmolLM2's tokenizer by GGUF") else { return };
+    let theirs = file.metadata();
+    let tokenizer = Tokenizer::from_gguf(theirs).unwrap();
+    let template = text::ChatTemplate::from_gguf(theirs).unwrap();
+    let ours = tokenizer.to_gguf(49152, &[2], Some(&template)).unwrap();
+    for key in [
+        "tokenizer.ggml.model",
+        "tokenizer.ggml.pre",
+        "tokenizer.ggml.tokens",
+        "tokenizer.ggml.token_type",
+        "tokenizer.ggml.merges",
+        "tokenizer.ggml.bos_token_id",
+        "tokenizer.ggml.eos_token_id",
+        "tokenizer.ggml.unknown_token_id",
+        "tokenizer.ggml.padding_token_id",
+        "tokenizer.chat_template",
+    ] {
+        assert!(ours.get(key) == theirs.get(key), "{key}");
+    }
+    assert_eq!(ours.bool("tokenizer.ggml.add_bos_token").unwrap(), Some(false));
+}

@@ -64,7 +64,7 @@ fn settings(requested: &Requested, resolved: &Resolved) -> Vec<Setting> {
             requested: of(&asked, &key),
             source: of(&sources, &key),
             resolved: chosen.get("value").cloned().unwrap_or(Value::Null),
-            why: chosen["why"].as_str().unwrap_or("not in this mode").to_owned(),
+            why: chosen["why"].as_str().unwrap_or("not set").to_owned(),
             key,
         })
         .collect()
@@ -274,7 +274,7 @@ pub fn requested(record: &Record, folder: PathBuf) -> Result<Requested, serde_js
         settings.insert(setting.key.clone(), setting.requested.clone());
         sources.insert(setting.key.clone(), setting.source.clone());
     }
-    let mut requested = Requested {
+    let mut requested: Requested = Requested {
         settings: serde_json::from_value(Value::Object(settings))?,
         sources: serde_json::from_value(Value::Object(sources))?,
     };

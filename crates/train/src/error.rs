@@ -29,6 +29,17 @@ pub enum TrainError {
         /// In the settings.
         needed: usize,
     },
+    /// A warm-up that the run never ends.
+    #[error(
+        "`warmup_steps` is {warmup} and the run has {steps} steps: the learning rate would never reach its peak; lower \
+         it, give `warmup_ratio` instead, or train longer"
+    )]
+    Warmup {
+        /// Steps of the warm-up.
+        warmup: usize,
+        /// Steps of the run.
+        steps: usize,
+    },
     /// The engine has no training program.
     #[error("the engine was not planned for training")]
     NotPlanned,

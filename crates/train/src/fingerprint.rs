@@ -45,6 +45,8 @@ pub(crate) fn programs(engine: &Engine<'_>) -> String {
             tokens: shape.tokens,
             segments: shape.segments,
             chunk: engine::head_chunk(engine.graph.vocab),
+            head: blueprint.job.head,
+            adapters: true,
             keep: Vec::new(),
         };
         for program in

@@ -14,6 +14,7 @@ mod fingerprint;
 pub mod gates;
 mod lr;
 mod observer;
+pub mod probe;
 mod product;
 mod recorder;
 mod run;
@@ -26,10 +27,11 @@ pub use error::TrainError;
 pub use evaluation::{EvalEvent, held_out};
 pub use lr::LearningRate;
 pub use observer::{Flow, Observer, StepEvent};
+pub use product::{adapter as write_adapter, model as write_model};
 pub use run::{Outcome, Run, Space};
 pub use run_folder::{CHECKPOINTS, RunError};
 pub use settings::{
     Chosen, Facts, Mode, Profile, Requested, Resolved, ScheduleKind, Settings, SettingsError, Size,
-    Source, TooLongPolicy, WeightType, default_sequences,
+    Source, TooLongPolicy, WeightType, default_sequences, settings_from_toml,
 };
 pub use surroundings::Surroundings;

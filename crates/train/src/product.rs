@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use engine::{Engine, EngineError, Part};
 use families::LoraSpec;
 use formats::merged::{DEFAULT_MAX_SHARD_BYTES, Description};
-use formats::peft::{AdapterConfig, TargetModules};
+use formats::peft::{AdapterConfig, Origin, TargetModules};
 use formats::safetensors::OutputTensor;
 use formats::{Checkpoint, Dtype, FormatError};
 use program::graph::Param;
@@ -22,13 +22,21 @@ pub(crate) fn path(folder: &Path, lora: bool) -> PathBuf {
     folder.join(if lora { ADAPTER } else { MODEL })
 }
 
-/// Writes the adapter, on the first rank, while the others follow.
-pub(crate) fn adapter(
+/// Writes the adapter as a PEFT folder, which names the weights that it was trained on. On the first rank, while
+/// the others follow.
+///
+/// # Errors
+/// Whatever writing gives.
+pub fn adapter(
     folder: &Path,
     engine: &Engine<'_>,
     spec: &LoraSpec,
     base: &str,
+    checkpoint: &Checkpoint,
 ) -> Result<(), EngineError> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let base_weights = checkpoint.fingerprint(threads, &|_| ())?;
+    let origin = Origin { base_weights, base_model: base.to_owned() };
     let config = AdapterConfig {
         r: spec.r,
         lora_alpha: spec.alpha,
@@ -39,7 +47,7 @@ pub(crate) fn adapter(
         alpha_pattern: Vec::new(),
         base_model_name_or_path: Some(base.to_owned()),
     };
-    engine.save_adapter(folder, &config)
+    engine.save_adapter(folder, &config, Some(&origin))
 }
 
 /// The adapted modules as peft is to find them: by the last part of their name where every module of that name is
@@ -65,7 +73,10 @@ fn target_modules(graph: &Graph) -> Vec<String> {
 
 /// Writes the tuned model as a Hugging Face checkpoint in f32, the type in which it was trained. On the first rank, while
 /// the others follow.
-pub(crate) fn model(
+///
+/// # Errors
+/// Whatever writing gives.
+pub fn model(
     folder: &Path,
     engine: &Engine<'_>,
     checkpoint: &Checkpoint,

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use engine::{Engine, EngineError, Part};
 use program::ParamId;
 use record::{
-    Change, Clock, Gate, Reading, Record, RecordError, Rows, Session, Status, TENSORS_FILE,
-    TensorsAt, Verdict,
+    Change, Clock, Gate, Reading, Record, RecordError, Reserve, Rows, Session, Status,
+    TENSORS_FILE, TensorsAt, Verdict,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -34,7 +34,12 @@ pub(crate) struct Recorder {
     tensors: Rows,
     /// Trained tensors at the run's start.
     start: Option<TensorsLine>,
+    /// Room to say how the run ended, also on a disk that has filled up.
+    room: Option<Reserve>,
 }
+
+/// Bytes that are held for the last record and the report.
+const LAST_BYTES: u64 = 4 << 20;
 
 impl Recorder {
     /// Writes a new session of a record, in which `done` steps are done.
@@ -71,7 +76,8 @@ impl Recorder {
             }
             stays
         })?;
-        Ok(Recorder { folder: folder.to_owned(), record, clock, tensors, start })
+        let room = Some(Reserve::hold(folder, "record", LAST_BYTES)?);
+        Ok(Recorder { folder: folder.to_owned(), record, clock, tensors, start, room })
     }
 
     /// Notes a gate; one that failed stops the run.
@@ -147,6 +153,7 @@ impl Recorder {
     ) -> Result<(), RecordError> {
         let finished = matches!(status, Status::Finished { .. });
         self.record.status = status;
+        self.room = None;
         self.write(engine)?;
         record::report::write(&self.folder)?;
         if finished {

@@ -178,6 +178,7 @@ impl Worker<'_> {
                         max_tokens: run.settings.max_response,
                         sampling,
                         stops: Stops { ids: run.work.stops.clone(), texts: Vec::new() },
+                        policy: false,
                     })?;
                 }
                 let completions = scheduler.run(engine, |_| Ok::<(), rollout::RolloutError>(()))?;

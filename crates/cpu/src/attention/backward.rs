@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::block::{copy, transpose};
 use super::error::AttentionError;
 use super::forward::{Forward, mask};
-use super::gemm::{Left, ROWS, Right, Start, product};
-use super::view::{Rows, RowsMut, check_keys, check_queries, rows_in, visible};
+use super::gemm::{ByRow, ByStep, Product, ROWS, Right, Start, left};
+use super::view::{Rows, RowsMut, Seen, check_keys, check_queries, rows_in, visible};
 use super::{BLOCK, Heads, Segment, TILE};
 use crate::context::{Context, Shared};
 use crate::scratch;
@@ -66,9 +66,12 @@ struct Layout {
     /// Chains of the chunk's keys and values.
     dk: usize,
     dv: usize,
-    /// The tile: queries, gradient of the output, gradient of the queries.
+    /// The tile: queries, gradient of the output (both by rows and transposed), gradient
+    /// of the queries.
     q: usize,
     dout: usize,
+    qt: usize,
+    doutt: usize,
     dq: usize,
     /// Probabilities and score gradients, `[TILE][BLOCK]`.
     p: usize,
@@ -88,8 +91,10 @@ impl Layout {
         let (kt, vt) = (take(across), take(across));
         let (k, dk, dv) = (take(along), take(along), take(along));
         let (q, dout, dq) = (take(tile), take(tile), take(tile));
-        let (p, ds) = (take(TILE * BLOCK), take(TILE * BLOCK + LANES));
-        Self { kt, vt, k, dk, dv, q, dout, dq, p, ds, words: at.next_multiple_of(LANES) }
+        let (qt, doutt) = (take(heads.dim * TILE), take(heads.dim * TILE));
+        let (p, ds) = (take(TILE * BLOCK), take(TILE * BLOCK));
+        let words = at.next_multiple_of(LANES);
+        Self { kt, vt, k, dk, dv, q, dout, qt, doutt, dq, p, ds, words }
     }
 }
 
@@ -349,18 +354,19 @@ impl Chunk<'_> {
     /// One tile of queries of head `g` of the group against the chunk.
     #[inline(always)]
     unsafe fn step<V: Vector>(&self, g: usize, first: usize, count: usize) {
-        let Forward { heads, q, segments, .. } = self.input.forward;
+        let Forward { heads, q, segments, .. } = &self.input.forward;
         let (dim, padded) = (heads.dim, heads.padded());
         let column = (self.head * heads.group() + g) * dim;
         let row = segments[self.segment].query_row + first;
         let (l, dout) = (&self.layout, &self.input.dout);
         // SAFETY: the rows were checked.
         unsafe {
-            let tile = (count, count);
-            let from = q.data.as_ptr().add(row * q.row_stride + column);
-            copy::<V>(from, q.row_stride, tile, (dim, padded), self.scratch.add(l.q));
-            let from = dout.data.as_ptr().add(row * dout.row_stride + column);
-            copy::<V>(from, dout.row_stride, tile, (dim, padded), self.scratch.add(l.dout));
+            for (rows, by_row, across) in [(q, l.q, l.qt), (dout, l.dout, l.doutt)] {
+                let from = rows.data.as_ptr().add(row * rows.row_stride + column);
+                let to = self.scratch.add(by_row);
+                copy::<V>(from, rows.row_stride, (count, count), (dim, padded), to);
+                transpose::<V>(from, rows.row_stride, count, dim, self.scratch.add(across));
+            }
             if let Some((dq, dq_row)) = self.dq {
                 let from = dq.add(row * dq_row + column);
                 // The first chunk starts the chains.
@@ -372,7 +378,7 @@ impl Chunk<'_> {
             }
             if let Some((dq, dq_row)) = self.dq {
                 let to = dq.add(row * dq_row + column);
-                store::<V>(self.scratch.add(l.dq), count, &heads, to, dq_row);
+                store::<V>(self.scratch.add(l.dq), count, heads, to, dq_row);
             }
         }
     }
@@ -387,41 +393,31 @@ impl Chunk<'_> {
         if low >= first_key + keys || first_key >= position + count {
             return;
         }
+        // Where every query sees every key, all rows are one product.
+        let last_low = visible(position + count - 1, f.window).0;
+        let whole = last_low <= first_key && first_key + keys <= position + 1;
+        let at_once = if whole { TILE } else { ROWS };
         // SAFETY: the scratch memory was laid out for the heads.
         unsafe {
-            let mut i = 0;
-            while i < count {
-                let rows = ROWS.min(count - i);
-                self.rows::<V>(b, (g, first, i), rows);
-                i += rows;
+            for i in (0..count).step_by(at_once) {
+                self.rows::<V>(b, (g, first, i), at_once.min(count - i));
             }
             if self.dkv.is_some() {
-                let mut j = 0;
-                while j < keys {
-                    self.keys::<V>(b, (position, count), (j, ROWS.min(keys - j)));
-                    j += ROWS;
+                for j in (0..keys).step_by(at_once) {
+                    self.keys::<V>(b, (position, count), (j, at_once.min(keys - j)));
                 }
             }
         }
     }
 
-    /// Probabilities, score gradients and `dq` of up to eight queries.
+    /// Probabilities, score gradients and `dq` of some queries of the tile.
     #[inline(always)]
     unsafe fn rows<V: Vector>(&self, b: usize, (g, first, i): (usize, usize, usize), rows: usize) {
         let (first_key, keys) = self.block(b);
         let Forward { heads, segments, window, .. } = self.input.forward;
         let position = segments[self.segment].position + first + i;
-        let (mut from, mut to) = ([0; ROWS], [0; ROWS]);
-        let (mut low, mut high) = (keys, 0);
-        for r in 0..rows {
-            let (first, end) = visible(position + r, window);
-            from[r] = first.saturating_sub(first_key).min(keys);
-            to[r] = end.saturating_sub(first_key).min(keys);
-            if from[r] < to[r] {
-                low = low.min(from[r]);
-                high = high.max(to[r]);
-            }
-        }
+        let seen = Seen { position, window, first_key, keys };
+        let (low, high) = seen.by_any(rows);
         if low >= high {
             return;
         }
@@ -431,19 +427,33 @@ impl Chunk<'_> {
         unsafe {
             let p = self.scratch.add(l.p + i * BLOCK);
             let ds = self.scratch.add(l.ds + i * BLOCK);
-            for (rows_at, block_at, to) in [(l.q, l.kt, p), (l.dout, l.vt, ds)] {
-                let left = Left { p: self.scratch.add(rows_at + i * padded), row: padded, step: 1 };
-                let right = Right { p: self.scratch.add(block_at + b * BLOCK * dim), step: BLOCK };
-                product::<V>(rows, vectors, dim, left, right, Start::Zero, to, BLOCK);
+            for (rows_at, block_at, to) in [(l.qt, l.kt, p), (l.doutt, l.vt, ds)] {
+                let product = Product {
+                    rows,
+                    vectors,
+                    steps: dim,
+                    left: left::<ByStep>(self.scratch.add(rows_at + i)),
+                    right: Right { p: self.scratch.add(block_at + b * BLOCK * dim), step: BLOCK },
+                    start: Start::Zero,
+                    to,
+                    to_row: BLOCK,
+                };
+                product.run::<V>();
             }
-            self.score_gradients::<V>((g, first + i), rows, (&from, &to), vectors, p, ds);
+            self.score_gradients::<V>((g, first + i), rows, seen, vectors, p, ds);
             if self.dq.is_some() {
-                let left = Left { p: ds.add(low), row: BLOCK, step: 1 };
                 let k = self.scratch.add(l.k + (b * BLOCK + low) * padded);
-                let right = Right { p: k, step: padded };
-                let to = self.scratch.add(l.dq + i * padded);
-                let vectors = padded / LANES;
-                product::<V>(rows, vectors, high - low, left, right, Start::Target, to, padded);
+                let product = Product {
+                    rows,
+                    vectors: padded / LANES,
+                    steps: high - low,
+                    left: left::<ByRow>(ds.add(low)),
+                    right: Right { p: k, step: padded },
+                    start: Start::Target,
+                    to: self.scratch.add(l.dq + i * padded),
+                    to_row: padded,
+                };
+                product.run::<V>();
             }
         }
     }
@@ -454,7 +464,7 @@ impl Chunk<'_> {
         &self,
         (g, query): (usize, usize),
         rows: usize,
-        (from, to): (&[usize; ROWS], &[usize; ROWS]),
+        seen: Seen,
         vectors: usize,
         p: *mut f32,
         ds: *mut f32,
@@ -469,9 +479,10 @@ impl Chunk<'_> {
                 let at = (row + r) * heads.query + head;
                 let lse = V::splat(*self.input.lse.get_unchecked(at));
                 let delta = V::splat(*self.input.delta.get_unchecked(at));
+                let (from, to) = seen.by(r);
                 for c in 0..vectors {
                     let (p, ds) = (p.add(r * BLOCK + c * LANES), ds.add(r * BLOCK + c * LANES));
-                    let s = mask::<V>(V::load(p).mul(scale), c, from[r], to[r]);
+                    let s = mask::<V>(V::load(p).mul(scale), c, from, to);
                     let prob = exp(s.sub(lse));
                     prob.store(p);
                     prob.mul(V::load(ds).sub(delta)).mul(scale).store(ds);
@@ -480,7 +491,7 @@ impl Chunk<'_> {
         }
     }
 
-    /// `dk` and `dv` of up to eight keys: the queries of the tile that see them.
+    /// `dk` and `dv` of some keys of the block: the queries of the tile that see them.
     #[inline(always)]
     unsafe fn keys<V: Vector>(
         &self,
@@ -499,12 +510,17 @@ impl Chunk<'_> {
         // SAFETY: inside the scratch memory.
         unsafe {
             for (weights, rows_at, to_at) in [(l.ds, l.q, l.dk), (l.p, l.dout, l.dv)] {
-                let p = self.scratch.add(weights + from * BLOCK + j);
-                let left = Left { p, row: 1, step: BLOCK };
-                let right = Right { p: self.scratch.add(rows_at + from * padded), step: padded };
-                let target = self.scratch.add(to_at + (b * BLOCK + j) * padded);
-                let vectors = padded / LANES;
-                product::<V>(rows, vectors, to - from, left, right, Start::Target, target, padded);
+                let product = Product {
+                    rows,
+                    vectors: padded / LANES,
+                    steps: to - from,
+                    left: left::<ByStep>(self.scratch.add(weights + from * BLOCK + j)),
+                    right: Right { p: self.scratch.add(rows_at + from * padded), step: padded },
+                    start: Start::Target,
+                    to: self.scratch.add(to_at + (b * BLOCK + j) * padded),
+                    to_row: padded,
+                };
+                product.run::<V>();
             }
         }
     }

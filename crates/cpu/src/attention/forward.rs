@@ -2,9 +2,9 @@
 
 use super::block::{copy, transpose};
 use super::error::AttentionError;
-use super::gemm::{Left, ROWS, Right, Start, product};
+use super::gemm::{ByRow, ByStep, Product, ROWS, Right, Start, left};
 use super::view::{
-    Heads, KeyBlocks, Rows, RowsMut, Segment, check_keys, check_queries, rows_in, visible,
+    Heads, KeyBlocks, Rows, RowsMut, Seen, Segment, check_keys, check_queries, rows_in, visible,
 };
 use super::{BLOCK, SPAN, TILE};
 use crate::context::{Context, Shared};
@@ -42,6 +42,8 @@ pub fn forward_workspace_bytes(heads: &Heads, threads: usize) -> usize {
 #[derive(Clone, Copy)]
 struct Layout {
     v: usize,
+    /// Queries transposed, head after head.
+    qt: usize,
     scores: usize,
     rows: usize,
     total: usize,
@@ -57,12 +59,13 @@ impl Layout {
     fn of(heads: &Heads) -> Self {
         let (rows, padded) = (heads.group() * TILE, heads.padded());
         let v = heads.dim * BLOCK;
-        let scores = v + BLOCK * padded;
-        let acc = scores + ROWS * BLOCK + LANES;
+        let qt = v + BLOCK * padded;
+        let scores = qt + heads.group() * heads.dim * TILE;
+        let acc = scores + TILE * BLOCK;
         let total = acc + rows * padded;
         let state = total + rows * padded;
         let words = (state + (rows + LANES) * STATE_WORDS).next_multiple_of(LANES);
-        Self { v, scores, rows: acc, total, state, words }
+        Self { v, qt, scores, rows: acc, total, state, words }
     }
 }
 
@@ -198,6 +201,7 @@ impl Kernel for Tile<'_> {
             for row in 0..self.input.heads.group() * self.count {
                 self.row_state(row, LANES + 1).write(f32::NEG_INFINITY);
             }
+            self.load_queries::<V>();
             for span in first_span..first_span + spans {
                 self.begin_span::<V>();
                 let end = blocks.end.min((span + 1) * SPAN);
@@ -242,6 +246,20 @@ impl Tile<'_> {
     }
 
     #[inline(always)]
+    unsafe fn load_queries<V: Vector>(&self) {
+        let Forward { heads, q, .. } = *self.input;
+        for g in 0..heads.group() {
+            let column = self.query_head(g) * heads.dim;
+            // SAFETY: the rows were checked.
+            unsafe {
+                let from = q.data.as_ptr().add(self.query_row(0) * q.row_stride + column);
+                let to = self.scratch.add(self.layout.qt + g * heads.dim * TILE);
+                transpose::<V>(from, q.row_stride, self.count, heads.dim, to);
+            }
+        }
+    }
+
+    #[inline(always)]
     unsafe fn begin_span<V: Vector>(&self) {
         let padded = self.input.heads.padded();
         let rows = self.input.heads.group() * self.count;
@@ -272,96 +290,111 @@ impl Tile<'_> {
             let from = v.data.as_ptr().add(row * v.row_stride + column);
             let to = self.scratch.add(self.layout.v);
             copy::<V>(from, v.row_stride, (count, count), (heads.dim, heads.padded()), to);
+            // Where every query sees every key, all rows are one product.
+            let (position, last) = (self.position(0), self.position(self.count - 1));
+            let whole = visible(last, self.input.window).0 <= first_key
+                && first_key + count <= position + 1;
+            let at_once = if whole { TILE } else { ROWS };
             for g in 0..heads.group() {
-                let mut i = 0;
-                while i < self.count {
-                    let rows = ROWS.min(self.count - i);
-                    self.rows::<V>(g, i, rows, first_key);
-                    i += rows;
+                for i in (0..self.count).step_by(at_once) {
+                    self.rows::<V>(g, i, at_once.min(self.count - i), (first_key, count));
                 }
             }
         }
     }
 
-    /// Up to eight consecutive queries of one head against a block.
+    /// Some consecutive queries of one head against a block of `keys` keys.
     #[inline(always)]
-    unsafe fn rows<V: Vector>(&self, g: usize, i: usize, rows: usize, first_key: usize) {
-        let Forward { heads, q, window, .. } = *self.input;
+    unsafe fn rows<V: Vector>(
+        &self,
+        g: usize,
+        i: usize,
+        rows: usize,
+        (first_key, keys): (usize, usize),
+    ) {
+        let Forward { heads, window, .. } = *self.input;
         let row = g * self.count + i;
-        // Keys of the block that each row sees; `limits` over all of them.
-        let (mut from, mut to) = ([0; ROWS], [0; ROWS]);
-        let (mut low, mut high) = (BLOCK, 0);
-        for r in 0..rows {
-            let (first, end) = visible(self.position(i + r), window);
-            from[r] = first.saturating_sub(first_key).min(BLOCK);
-            to[r] = end.saturating_sub(first_key).min(BLOCK);
-            if from[r] < to[r] {
-                low = low.min(from[r]);
-                high = high.max(to[r]);
-            }
-        }
+        let seen = Seen { position: self.position(i), window, first_key, keys };
+        let (low, high) = seen.by_any(rows);
         if low >= high {
             return;
         }
         // SAFETY: the scratch memory was laid out for the heads.
         unsafe {
             let scores = self.scratch.add(self.layout.scores);
-            let column = self.query_head(g) * heads.dim;
-            let left = Left {
-                p: q.data.as_ptr().add(self.query_row(i) * q.row_stride + column),
-                row: q.row_stride,
-                step: 1,
-            };
-            let right = Right { p: self.scratch, step: BLOCK };
             let vectors = high.div_ceil(LANES);
-            product::<V>(rows, vectors, heads.dim, left, right, Start::Zero, scores, BLOCK);
-            let alpha = self.softmax::<V>(row, rows, (&from, &to), vectors, scores);
+            let product = Product {
+                rows,
+                vectors,
+                steps: heads.dim,
+                left: left::<ByStep>(self.scratch.add(self.layout.qt + g * heads.dim * TILE + i)),
+                right: Right { p: self.scratch, step: BLOCK },
+                start: Start::Zero,
+                to: scores,
+                to_row: BLOCK,
+            };
+            product.run::<V>();
+            let mut alpha = [0.0; TILE];
+            for r in (0..rows).step_by(LANES) {
+                let some = LANES.min(rows - r);
+                let scores = scores.add(r * BLOCK);
+                let seen = seen.after(r);
+                let alpha = alpha.as_mut_ptr().add(r);
+                self.softmax::<V>(row + r, some, seen, vectors, scores, alpha);
+            }
             let padded = heads.padded();
-            let left = Left { p: scores.add(low), row: BLOCK, step: 1 };
-            let right = Right { p: self.scratch.add(self.layout.v + low * padded), step: padded };
-            let acc = self.scratch.add(self.layout.rows + row * padded);
-            let start = Start::Scaled(alpha.as_ptr());
-            let vectors = padded / LANES;
-            product::<V>(rows, vectors, high - low, left, right, start, acc, padded);
+            let v = self.scratch.add(self.layout.v + low * padded);
+            let product = Product {
+                rows,
+                vectors: padded / LANES,
+                steps: high - low,
+                left: left::<ByRow>(scores.add(low)),
+                right: Right { p: v, step: padded },
+                start: Start::Scaled(alpha.as_ptr()),
+                to: self.scratch.add(self.layout.rows + row * padded),
+                to_row: padded,
+            };
+            product.run::<V>();
         }
     }
 
-    /// Turns scores into probabilities in place, updates m and the lane sums and
-    /// returns each row's alpha.
+    /// Turns the scores of up to sixteen rows into probabilities in place, updates m
+    /// and the lane sums and writes each row's alpha.
     #[inline(always)]
     unsafe fn softmax<V: Vector>(
         &self,
         row: usize,
         rows: usize,
-        (from, to): (&[usize; ROWS], &[usize; ROWS]),
+        seen: Seen,
         vectors: usize,
         scores: *mut f32,
-    ) -> [f32; LANES] {
+        alphas: *mut f32,
+    ) {
         let scale = self.input.scale;
         // SAFETY: the scores and the state are inside the scratch memory.
         unsafe {
-            let mut block_max = [f32::NEG_INFINITY; LANES];
-            for r in 0..rows {
-                let mut most = V::splat(f32::NEG_INFINITY);
+            let mut most = [V::splat(f32::NEG_INFINITY); LANES];
+            for (r, most) in most.iter_mut().enumerate().take(rows) {
+                let (from, to) = seen.by(r);
                 for c in 0..vectors {
                     let at = scores.add(r * BLOCK + c * LANES);
                     let s = V::load(at).mul(V::splat(scale));
-                    let s = mask::<V>(s, c, from[r], to[r]);
+                    let s = mask::<V>(s, c, from, to);
                     s.store(at);
-                    most = most.max(s);
+                    *most = most.max(s);
                 }
-                block_max[r] = most.max_across();
             }
             let m_at = self.row_state(row, LANES);
             let m = V::load_first(m_at, rows);
-            let m_new = m.max(V::load(block_max.as_ptr()));
+            let m_new = m.max(max_of_each(&mut most));
             // A row that has seen nothing yet keeps -inf; anything finite in its
             // place makes its exponentials +0.
             let none = V::splat(f32::NEG_INFINITY);
             let base = m_new.select_equal(none, V::zero(), m_new);
-            let alpha = exp(m.sub(base)).to_array();
+            let alpha = exp(m.sub(base));
+            alpha.store_first(alphas, rows);
             m_new.store_first(m_at, rows);
-            let base = base.to_array();
+            let (alpha, base) = (alpha.to_array(), base.to_array());
             for r in 0..rows {
                 let sums = self.row_state(row + r, LANE_SUMS);
                 let mut l = V::load(sums).mul(V::splat(alpha[r]));
@@ -373,7 +406,6 @@ impl Tile<'_> {
                 }
                 l.store(sums);
             }
-            alpha
         }
     }
 
@@ -453,6 +485,23 @@ impl Tile<'_> {
                 }
             }
         }
+    }
+}
+
+/// Lane `i`: the largest lane of vector `i`.
+#[inline(always)]
+unsafe fn max_of_each<V: Vector>(vectors: &mut [V; LANES]) -> V {
+    // SAFETY: as the caller's.
+    unsafe {
+        V::transpose(vectors);
+        let mut width = LANES / 2;
+        while width > 0 {
+            for i in 0..width {
+                vectors[i] = vectors[i].max(vectors[i + width]);
+            }
+            width /= 2;
+        }
+        vectors[0]
     }
 }
 

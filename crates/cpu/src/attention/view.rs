@@ -155,3 +155,38 @@ pub(super) fn visible(position: usize, window: Option<usize>) -> (usize, usize) 
     let end = position + 1;
     (window.map_or(0, |w| end.saturating_sub(w)), end)
 }
+
+/// Which keys of a block the queries from a position on see.
+#[derive(Clone, Copy)]
+pub(super) struct Seen {
+    /// Position of query 0.
+    pub(super) position: usize,
+    pub(super) window: Option<usize>,
+    /// First key of the block.
+    pub(super) first_key: usize,
+    /// Keys of the block.
+    pub(super) keys: usize,
+}
+
+impl Seen {
+    /// The same where query `i` is the first.
+    #[inline(always)]
+    pub(super) fn after(self, i: usize) -> Self {
+        Self { position: self.position + i, ..self }
+    }
+
+    /// Keys `[from, to)` of the block that query `i` sees.
+    #[inline(always)]
+    pub(super) fn by(&self, i: usize) -> (usize, usize) {
+        let (first, end) = visible(self.position + i, self.window);
+        let inside = |key: usize| key.saturating_sub(self.first_key).min(self.keys);
+        (inside(first), inside(end))
+    }
+
+    /// The least range that holds the keys that any of `queries` queries sees: those
+    /// of neighbours overlap or touch.
+    #[inline(always)]
+    pub(super) fn by_any(&self, queries: usize) -> (usize, usize) {
+        (self.by(0).0, self.by(queries - 1).1)
+    }
+}

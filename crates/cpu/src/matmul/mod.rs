@@ -31,6 +31,7 @@
 
 mod bf16_path;
 mod error;
+mod few_on_tiles;
 mod finish;
 mod operand;
 mod pack;
@@ -140,7 +141,11 @@ fn run<W: Words>(
     // Dots without the instruction for them are emulated by portable code.
     let native = !W::NATIVE || context.isa() == Isa::Avx512 && has_native_bf16_dot();
     let isa = if native { context.isa() } else { Isa::Portable };
-    let few_rows = skinny::serves(product) && !W::FLUSHES && !W::RUNS && isa.serves_few_rows();
+    let few_rows = if W::RUNS {
+        W::TILES && few_on_tiles::serves(product)
+    } else {
+        skinny::serves(product) && !W::FLUSHES && isa.serves_few_rows()
+    };
     let (way, tasks) = if few_rows {
         (Way::FewRows, split.skinny_tasks())
     } else if isa == Isa::Avx512 && thin::serves::<W>(product) {

@@ -30,28 +30,26 @@ pub(super) fn serves(product: &Product<'_>) -> bool {
     product.m <= SKINNY_ROWS_MAX && product.terms().all(|term| term.b.col_stride == 1)
 }
 
+/// Rows of A from `row` on that are multiplied together, of `rows` in all: as many sums as registers hold beside a block
+/// of B. The next ones find the rows of B in the first-level cache.
+fn group(row: usize, rows: usize) -> usize {
+    match rows - row {
+        left @ 0..=8 => left,
+        9..=15 => 8,
+        _ => 16,
+    }
+}
+
 /// Runs one task.
 ///
 /// # Safety
 /// As [`super::task::Job`]; [`serves`] holds.
 #[inline(always)]
 pub(super) unsafe fn run<V: Vector, W: Words>(job: &Job<'_, W>) {
-    macro_rules! rows {
-        ($($m:literal)*) => {
-            match job.product.m {
-                // SAFETY: as the caller's.
-                $($m => unsafe { task::<V, W, $m>(job) },)*
-                m => unreachable!("{m} rows are not few"),
-            }
-        };
-    }
-    rows!(1 2 3 4 5 6 7 8);
-}
-
-#[inline(always)]
-unsafe fn task<V: Vector, W: Words, const M: usize>(job: &Job<'_, W>) {
     let pieces = Pieces::of::<W>(job.product, 0, usize::MAX);
     let pieces = pieces.as_slice();
+    let units: usize = pieces.iter().map(|piece| piece.units).sum();
+    let rows = job.product.m;
     let (col, cols) = job.split.skinny_task(job.task);
     // SAFETY: the scratch memory was sized by the split.
     unsafe {
@@ -59,35 +57,81 @@ unsafe fn task<V: Vector, W: Words, const M: usize>(job: &Job<'_, W>) {
         let held = job.scratch.cast::<[usize; 2]>();
         if held.read_unaligned() != [1, 0] {
             held.write_unaligned([1, 0]);
-            pack_a::<V, W, M>(pieces, a);
+            let mut row = 0;
+            while row < rows {
+                pack_a::<V, W>(pieces, (row, group(row, rows)), a.add(row * units));
+                row += group(row, rows);
+            }
         }
-        let state = job.scratch.add(job.split.state_at());
         let mut c = 0;
         while c < cols {
-            let (i, j) = ((0, M), (col + c, LANES.min(cols - c)));
-            let more = c + LANES < cols;
-            job.finish.preload::<V>(state, LANES, i, j);
-            step::<V, W, M>(pieces, a, j, more, state);
-            job.finish.store::<V>(state.add(M * LANES), LANES, i, j);
+            let j = (col + c, LANES.min(cols - c));
+            let mut row = 0;
+            while row < rows {
+                let more = row == 0 && c + LANES < cols;
+                strip::<V, W>(job, pieces, a.add(row * units), row, j, more);
+                row += group(row, rows);
+            }
             c += LANES;
         }
     }
 }
 
+/// The outputs of a group of rows from `row` on and up to sixteen columns; `more` of these are to be asked for.
 #[inline(always)]
-unsafe fn pack_a<V: Vector, W: Words, const M: usize>(pieces: &[Piece], to: *mut f32) {
+unsafe fn strip<V: Vector, W: Words>(
+    job: &Job<'_, W>,
+    pieces: &[Piece],
+    a: *const f32,
+    row: usize,
+    j: (usize, usize),
+    more: bool,
+) {
+    macro_rules! rows {
+        ($($m:literal)*) => {
+            match group(row, job.product.m) {
+                // SAFETY: as the caller's.
+                $($m => unsafe { outputs::<V, W, $m>(job, pieces, a, row, j, more) },)*
+                m => unreachable!("no group has {m} rows"),
+            }
+        };
+    }
+    rows!(1 2 3 4 5 6 7 8 16);
+}
+
+#[inline(always)]
+unsafe fn outputs<V: Vector, W: Words, const M: usize>(
+    job: &Job<'_, W>,
+    pieces: &[Piece],
+    a: *const f32,
+    row: usize,
+    j: (usize, usize),
+    more: bool,
+) {
+    // SAFETY: as the caller's.
+    unsafe {
+        let state = job.scratch.add(job.split.state_at());
+        job.finish.preload::<V>(state, LANES, (row, M), j);
+        step::<V, W, M>(pieces, a, j, more, state);
+        job.finish.store::<V>(state.add(M * LANES), LANES, (row, M), j);
+    }
+}
+
+/// A group of rows, unit by unit.
+#[inline(always)]
+unsafe fn pack_a<V: Vector, W: Words>(pieces: &[Piece], (row, rows): (usize, usize), to: *mut f32) {
     let mut at = 0;
     for p in pieces {
         let packing = Packing {
             source: p.a,
             k: p.k,
-            row: 0,
-            rows: M,
-            available: M,
+            row,
+            rows,
+            available: row + rows,
             unit: p.unit,
             units: p.units,
             at,
-            width: M,
+            width: rows,
             panel_stride: 0,
         };
         // SAFETY: as the caller's.

@@ -7,7 +7,7 @@ use super::pieces::{Piece, Pieces};
 use super::tile::Tile;
 use super::words::Words;
 use super::workspace::{A_PANELS, Split};
-use super::{Product, skinny, thin, tiles};
+use super::{Product, few_on_tiles, skinny, thin, tiles};
 use crate::simd::{Kernel, LANES, Vector};
 
 /// The path that a product takes.
@@ -15,7 +15,7 @@ use crate::simd::{Kernel, LANES, Vector};
 pub(super) enum Way {
     /// Panels of both operands are packed.
     Packed,
-    /// [`skinny`].
+    /// [`skinny`], or [`few_on_tiles`].
     FewRows,
     /// [`thin`].
     Thin,
@@ -57,7 +57,9 @@ impl<W: Words> Kernel for Job<'_, W> {
         // SAFETY: as `matmul` checked.
         unsafe {
             // Constants first: what cannot be is not compiled.
-            if V::FEW_ROWS && !W::FLUSHES && !W::RUNS && self.way == Way::FewRows {
+            if W::TILES && self.way == Way::FewRows {
+                few_on_tiles::run::<V, W>(&self);
+            } else if V::FEW_ROWS && !W::FLUSHES && !W::RUNS && self.way == Way::FewRows {
                 skinny::run::<V, W>(&self);
             } else if V::WIDE && !W::PAIRS && self.way == Way::Thin {
                 thin::run::<V, W>(&self);

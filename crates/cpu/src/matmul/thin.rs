@@ -131,8 +131,12 @@ unsafe fn operand<V: Vector, W: Words>(word: V) -> V {
     if W::FLUSHES { unsafe { word.round_operand() } } else { word }
 }
 
+/// Transposes sixteen rows of sixteen.
+///
+/// # Safety
+/// The instruction set of `V` is enabled; the tile lies there.
 #[inline(always)]
-unsafe fn transpose<V: Vector>(tile: *mut f32) {
+pub(super) unsafe fn transpose<V: Vector>(tile: *mut f32) {
     // SAFETY: a tile lies there.
     unsafe {
         let mut block = [V::zero(); LANES];

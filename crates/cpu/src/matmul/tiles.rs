@@ -80,7 +80,7 @@ impl<W: Words> Job<'_, W> {
                 panel_stride: SIDE * units,
             };
             // SAFETY: as the caller's.
-            unsafe { V::outlined(Left::<W> { packing, to, words: std::marker::PhantomData }) };
+            unsafe { V::outlined(Left::<W>::new(packing, to)) };
             at += p.units;
         }
     }
@@ -88,10 +88,17 @@ impl<W: Words> Job<'_, W> {
 
 /// Packs left panels of sixteen rows. Rows that are missing keep what lies there: their
 /// sums are thrown away.
-struct Left<W> {
+pub(super) struct Left<W> {
     packing: Packing,
     to: *mut f32,
     words: std::marker::PhantomData<W>,
+}
+
+impl<W> Left<W> {
+    /// `panel_stride` words from sixteen rows to the next, `at` the unit of the panel.
+    pub(super) fn new(packing: Packing, to: *mut f32) -> Self {
+        Self { packing, to, words: std::marker::PhantomData }
+    }
 }
 
 impl<W: Words> Kernel for Left<W> {
@@ -189,10 +196,6 @@ pub(super) unsafe fn run<V: Vector>(
     for piece in pieces {
         // SAFETY: as the caller's.
         unsafe {
-            let to = match piece.end {
-                End::Leaf { merges: 0, slot } => state.add((slot + 1) * size),
-                _ => state,
-            };
             let block = Block {
                 left,
                 left_row: ROW_BYTES,
@@ -202,7 +205,7 @@ pub(super) unsafe fn run<V: Vector>(
                 right_row: 4 * width,
                 runs: piece.units / RUN_WORDS,
                 from: (piece.begin != Begin::Zero).then_some(state.cast_const()),
-                to,
+                to: target(piece.end, state, size),
                 sums_row: 4 * width,
             };
             match (height > SIDE, width > SIDE) {
@@ -211,13 +214,38 @@ pub(super) unsafe fn run<V: Vector>(
                 (false, true) => multiply::<1, 2>(&block),
                 (false, false) => multiply::<1, 1>(&block),
             }
-            match piece.end {
-                End::Keep | End::Save | End::Leaf { merges: 0, .. } => {}
-                End::Leaf { merges, slot } => merge::<V>(state, size, merges, slot + 1),
-                End::Tail => merge::<V>(state, size, 1, 1),
-            }
+            finish::<V>(piece.end, state, size);
             left = left.add(piece.units * SIDE);
             right = right.add(piece.units * width);
+        }
+    }
+}
+
+/// Where the sums of a piece are stored.
+///
+/// # Safety
+/// `state` is as [`super::tile::Tile`] says, of tiles of `size` words.
+#[inline(always)]
+pub(super) unsafe fn target(end: End, state: *mut f32, size: usize) -> *mut f32 {
+    match end {
+        // SAFETY: the slot exists.
+        End::Leaf { merges: 0, slot } => unsafe { state.add((slot + 1) * size) },
+        _ => state,
+    }
+}
+
+/// Adds the stored sums of a piece to those that the tree has them added to.
+///
+/// # Safety
+/// As [`target`]; the instruction set of `V` is enabled.
+#[inline(always)]
+pub(super) unsafe fn finish<V: Vector>(end: End, state: *mut f32, size: usize) {
+    // SAFETY: as the caller's.
+    unsafe {
+        match end {
+            End::Keep | End::Save | End::Leaf { merges: 0, .. } => {}
+            End::Leaf { merges, slot } => merge::<V>(state, size, merges, slot + 1),
+            End::Tail => merge::<V>(state, size, 1, 1),
         }
     }
 }

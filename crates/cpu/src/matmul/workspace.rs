@@ -8,6 +8,7 @@ use super::pieces::stack_slots;
 use super::words::RUN_WORDS;
 use crate::context::Arithmetic;
 use crate::scratch;
+use crate::tiles::SIDE;
 
 /// Longest `k` that is packed whole.
 const WHOLE_K_MAX: usize = 3072;
@@ -38,7 +39,7 @@ const SLACK: usize = 32;
 /// Words before the panels: which block they hold.
 pub(super) const HEADER: usize = 16;
 /// Most rows of A for which rows of B are multiplied straight from memory.
-pub(super) const SKINNY_ROWS_MAX: usize = 8;
+pub(super) const SKINNY_ROWS_MAX: usize = 32;
 /// Rows of B that one skinny step handles.
 const SKINNY_STEP: usize = 16;
 /// Fewest rows of B worth a skinny task: the first step of a task reads memory that
@@ -180,7 +181,7 @@ impl Split {
     fn a_words(&self) -> usize {
         // A panel is packed, or for few rows all of A.
         let panels = A_PANELS * (TILE_ROWS_MAX * self.k_block + SLACK);
-        let few = SKINNY_ROWS_MAX * self.k;
+        let few = if self.has_tiles() { SIDE } else { SKINNY_ROWS_MAX } * self.k;
         let left = if self.has_tiles() { LEFT_ROWS * self.k_block } else { 0 };
         panels.max(few).max(left) + SLACK
     }

@@ -205,15 +205,6 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn max_across(self) -> f32 {
-        unsafe {
-            let m = _mm256_max_ps(self.0, self.1);
-            let m = _mm_max_ps(_mm256_castps256_ps128(m), _mm256_extractf128_ps::<1>(m));
-            let m = _mm_max_ps(m, _mm_movehl_ps(m, m));
-            _mm_cvtss_f32(_mm_max_ss(m, _mm_shuffle_ps::<1>(m, m)))
-        }
-    }
-    #[inline(always)]
     unsafe fn select_less(self, o: Self, yes: Self, no: Self) -> Self {
         unsafe {
             let lo = _mm256_cmp_ps::<_CMP_LT_OQ>(self.0, o.0);

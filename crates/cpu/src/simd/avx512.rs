@@ -152,10 +152,6 @@ impl Vector for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn max_across(self) -> f32 {
-        unsafe { _mm512_reduce_max_ps(self.0) }
-    }
-    #[inline(always)]
     unsafe fn select_less(self, o: Self, yes: Self, no: Self) -> Self {
         unsafe {
             let less = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(self.0, o.0);

@@ -70,8 +70,6 @@ pub(crate) trait Vector: Copy {
     /// `if self > o { self } else { o }` in each lane.
     unsafe fn max(self, o: Self) -> Self;
 
-    /// The largest lane.
-    unsafe fn max_across(self) -> f32;
     /// `if self < o { yes } else { no }` in each lane (false on NaN).
     unsafe fn select_less(self, o: Self, yes: Self, no: Self) -> Self;
     /// `if self == o { yes } else { no }` in each lane (false on NaN).

@@ -106,10 +106,6 @@ impl Vector for Portable {
     }
 
     #[inline(always)]
-    unsafe fn max_across(self) -> f32 {
-        self.0.iter().fold(f32::NEG_INFINITY, |m, x| if m > *x { m } else { *x })
-    }
-    #[inline(always)]
     unsafe fn select_less(self, o: Self, yes: Self, no: Self) -> Self {
         Self(std::array::from_fn(|i| if self.0[i] < o.0[i] { yes.0[i] } else { no.0[i] }))
     }

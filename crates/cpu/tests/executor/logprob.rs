@@ -64,8 +64,11 @@ impl Head {
             x: self.x,
             weight: self.weight,
             targets: self.targets,
+            policy: Policy::PLAIN,
             logp: self.logp,
             lse: Some(self.lse),
+            entropy: None,
+            full: None,
             shard: shard.clone(),
             chunk,
             grad: grad.then_some((self.coef, self.dx)),
@@ -77,6 +80,8 @@ impl Head {
             x: self.x,
             weight: self.weight,
             targets: self.targets,
+            policy: Policy::PLAIN,
+            measures: Measures::default(),
             stats: self.stats,
             shard: shard.clone(),
             chunk,
@@ -88,8 +93,11 @@ impl Head {
             x: self.x,
             weight: self.weight,
             targets: self.targets,
+            policy: Policy::PLAIN,
             lse: self.lse,
             coef: self.coef,
+            entropy: None,
+            full: None,
             dx: dx.then_some(self.dx),
             dw: dw.then_some(self.dw),
             shard: shard.clone(),
@@ -219,7 +227,8 @@ fn shares_combine_in_the_tree() {
             .collect();
         let targets = case.words(targets);
         let (logp, lse) = (case.tokens(23, 1), case.tokens(23, 1));
-        case.check(LogProbCombine { stats, leaves, targets, logp, lse });
+        let (entropy, full) = (None, None);
+        case.check(LogProbCombine { stats, leaves, targets, logp, lse, entropy, full });
     }
 }
 

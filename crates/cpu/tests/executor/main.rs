@@ -5,5 +5,6 @@ mod attention;
 mod elementwise;
 mod logprob;
 mod matmul;
+mod policy;
 mod rows;
 mod support;

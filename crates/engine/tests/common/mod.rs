@@ -81,6 +81,7 @@ impl Golden {
                     .map(|&t| if t == INACTIVE { 0.0 } else { -1.0 / active as f32 })
                     .collect(),
                 targets,
+                ..Sequence::default()
             }
         });
         MicroBatch { sequences: sequences.collect() }

@@ -59,7 +59,7 @@ fn full_on_every_thread_count_and_instruction_set() {
 
 #[test]
 fn lora_over_more_than_one_span_of_keys() {
-    for profile in Profile::ALL {
+    for profile in Profile::OF_LONG {
         let case = Case { model: Model::Long, weights: DType::F32, profile };
         let train = Train::Lora(common::lora_spec());
         let batch = pack(&case.samples(), &[0]);

@@ -8,5 +8,6 @@ mod common;
 mod accumulation;
 mod generation;
 mod gradients;
+mod policy;
 mod rig;
 mod scoring;

@@ -19,7 +19,8 @@ pub(crate) enum Profile {
 }
 
 impl Profile {
-    pub(crate) const ALL: [Profile; 3] = [Profile::F32, Profile::Bf16, Profile::Bf16Tiles];
+    /// Those of long samples: attention is f32 in all, and runs contain pairs.
+    pub(crate) const OF_LONG: [Profile; 2] = [Profile::F32, Profile::Bf16Tiles];
 }
 
 /// What is part of a result's identity: a change of it may change bits.
@@ -167,7 +168,7 @@ fn random_ids(length: usize) -> Vec<u32> {
 fn sequence(ids: Vec<u32>) -> Sequence {
     let targets = ids[1..].iter().copied().chain([INACTIVE]).collect();
     let coef = (0..ids.len()).map(|t| -0.02 - 0.001 * (t % 37) as f32).collect();
-    Sequence { ids, targets, coef }
+    Sequence { ids, targets, coef, ..Sequence::default() }
 }
 
 /// The samples at some indexes, in that order.

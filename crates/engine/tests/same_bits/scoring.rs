@@ -81,7 +81,7 @@ fn alone_packed_reordered_and_in_larger_programs() {
 
 #[test]
 fn over_more_than_one_span_of_keys() {
-    for profile in Profile::ALL {
+    for profile in Profile::OF_LONG {
         let case = Case { model: Model::Long, weights: DType::F32, profile };
         let samples = case.samples();
         let alone = alone(case, &samples);

@@ -64,7 +64,7 @@ pub(crate) fn batch(index: u64) -> MicroBatch {
         targets.push(INACTIVE);
         targets[0] = INACTIVE;
         let coef = (0..length).map(|t| 0.02 * (t as f32 - 4.0)).collect();
-        Sequence { ids, targets, coef }
+        Sequence { ids, targets, coef, ..Sequence::default() }
     };
     let lengths: &[usize] =
         [&[23, 5, 30][..], &[17, 4], &[40], &[3, 9, 6, 2], &[60]][index as usize % 5];

@@ -7,7 +7,7 @@ use oracle::{Oracle, Precision};
 use program::buffer::Live;
 use program::graph::Split;
 use program::keep::{Keep, Level};
-use program::lower::{Mode, Options, Program, lower};
+use program::lower::{Head, Mode, Options, Program, lower};
 use program::store::StoreOptions;
 use program::{BufferId, Graph, Op, ParamId, Plan, Rank, Store, Topology};
 use std::collections::BTreeMap;
@@ -166,6 +166,8 @@ fn run_rank(
         tokens: batch.capacity,
         segments: batch.lengths.len(),
         chunk: 4,
+        head: Head::default(),
+        adapters: true,
         keep: Keep::uniform(settings.level).set(graph),
     };
     let program = lower(graph, &store, &options);

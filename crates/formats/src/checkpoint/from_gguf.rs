@@ -8,33 +8,48 @@ use crate::{Architecture, FormatError, ModelConfig, gguf};
 
 pub(super) fn open(path: &Path) -> Result<Checkpoint, FormatError> {
     let file = gguf::File::open(path)?;
+    let others = gguf::split::open_others(&file)?;
     let rope_freqs = match file.tensor(ROPE_FREQS) {
         Some(tensor) => Some(file.read_small_f32(tensor)?),
         None => None,
     };
-    let (source, header) = file.into_parts();
+    let (source, mut header) = file.into_parts();
+    let mut parts = vec![(source, header.tensors.len())];
+    for other in others {
+        let (source, part) = other.into_parts();
+        parts.push((source, part.tensors.len()));
+        header.tensors.extend(part.tensors);
+    }
     let config = ModelConfig::from_gguf(&header, rope_freqs.as_deref())
         .map_err(|source| FormatError::Config { path: path.to_owned(), source })?;
     let mut checkpoint = Checkpoint::new(path, config);
-    checkpoint.files.push(source);
-    for tensor in header.tensors {
-        if tensor.name == ROPE_FREQS {
-            continue;
+    let mut tensors = header.tensors.into_iter();
+    for (source, count) in parts {
+        checkpoint.files.push(source);
+        for tensor in tensors.by_ref().take(count) {
+            push(&mut checkpoint, tensor)?;
         }
-        let Some(name) = to_hugging_face(&tensor.name) else {
-            return Err(FormatError::UnknownTensor {
-                path: path.to_owned(),
-                name: tensor.name,
-                architecture: checkpoint.config.architecture,
-            });
-        };
-        let order = row_order(&checkpoint, &name, &tensor)?;
-        let info =
-            TensorInfo { name, dtype: tensor.dtype, shape: tensor.shape, bytes: tensor.bytes };
-        checkpoint.push(info, tensor.offset, order);
     }
     checkpoint.metadata = Some(header.metadata);
     Ok(checkpoint)
+}
+
+/// Adds a tensor of the file added last, under its Hugging Face name.
+fn push(checkpoint: &mut Checkpoint, tensor: gguf::Tensor) -> Result<(), FormatError> {
+    if tensor.name == ROPE_FREQS {
+        return Ok(());
+    }
+    let Some(name) = to_hugging_face(&tensor.name) else {
+        return Err(FormatError::UnknownTensor {
+            path: checkpoint.path.clone(),
+            name: tensor.name,
+            architecture: checkpoint.config.architecture,
+        });
+    };
+    let order = row_order(checkpoint, &name, &tensor)?;
+    let info = TensorInfo { name, dtype: tensor.dtype, shape: tensor.shape, bytes: tensor.bytes };
+    checkpoint.push(info, tensor.offset, order);
+    Ok(())
 }
 
 /// llama.cpp's converter interleaves the rotary halves of q and k, for the llama architecture only

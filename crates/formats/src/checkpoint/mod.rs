@@ -1,5 +1,6 @@
 //! A model's checkpoint: a Hugging Face folder or a GGUF file, shown in one way.
 
+mod fingerprint;
 mod folder;
 mod from_gguf;
 mod read;

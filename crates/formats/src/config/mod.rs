@@ -21,6 +21,7 @@ pub use error::Error;
 pub(crate) use from_json::read_object;
 pub use from_json::{MAX_CONFIG_BYTES, eos_token_ids};
 pub use rope::RopeScaling;
+pub(crate) use rope::yarn_mscale;
 
 use crate::{Dtype, FormatError, gguf};
 

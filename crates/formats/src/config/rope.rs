@@ -56,7 +56,7 @@ pub enum RopeScaling {
 }
 
 /// The attention factor that YaRN derives from its scaling factor (`get_mscale` in transformers).
-pub(super) fn yarn_mscale(factor: f64, mscale: f64) -> f64 {
+pub(crate) fn yarn_mscale(factor: f64, mscale: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
 }
 

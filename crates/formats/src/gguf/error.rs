@@ -199,12 +199,28 @@ pub enum Error {
         /// The tensor that begins inside it.
         second: String,
     },
-    /// One part of a model that is split over several files.
+    /// Not the first part of a model that is split over several files.
     #[error(
-        "the file is one of {parts} parts of a split model: merge them with `llama-gguf-split --merge`"
+        "the file is one of {parts} parts of a split model: give the first, whose name ends in \"{}\", with the others \
+         beside it", super::split::ending(1, *parts)
     )]
     Split {
         /// Number of parts.
+        parts: u64,
+    },
+    /// A part of a split model that is not the part that its name says.
+    #[error(
+        "the file says that it is part {found} of {found_parts} where part {expected} of {parts} is expected: the parts \
+         are of different models, or renamed"
+    )]
+    WrongPart {
+        /// Its number, from 1.
+        found: u64,
+        /// Its number of parts.
+        found_parts: u64,
+        /// The number expected, from 1.
+        expected: u64,
+        /// The number of parts expected.
         parts: u64,
     },
 }

@@ -69,7 +69,6 @@ impl Header {
             metadata.insert(key, value)?;
         }
         let alignment = alignment(&metadata)?;
-        refuse_split(&metadata)?;
         let mut tensors = Vec::new();
         let mut names = HashSet::new();
         for _ in 0..tensor_count {
@@ -185,13 +184,6 @@ fn alignment(metadata: &Metadata) -> Result<u64, Error> {
         Ok(found)
     } else {
         Err(Error::BadAlignment { found, limit: MAX_ALIGNMENT })
-    }
-}
-
-fn refuse_split(metadata: &Metadata) -> Result<(), Error> {
-    match metadata.u64("split.count")? {
-        Some(parts) if parts > 1 => Err(Error::Split { parts }),
-        _ => Ok(()),
     }
 }
 

@@ -268,6 +268,20 @@ impl Metadata {
     }
 }
 
+/// Entries of distinct keys, in order; of a key that comes twice the first counts.
+impl FromIterator<(String, Value)> for Metadata {
+    fn from_iter<I: IntoIterator<Item = (String, Value)>>(entries: I) -> Self {
+        let mut metadata = Self::default();
+        for (key, value) in entries {
+            if metadata.get(&key).is_none() {
+                metadata.index.insert(key.clone(), metadata.entries.len());
+                metadata.entries.push((key, value));
+            }
+        }
+        metadata
+    }
+}
+
 /// Widens through the shortest decimal that names this f32.
 fn widen(narrow: f32) -> f64 {
     // `{:e}` always prints a number that `f64` parses; the fallback is the plain widening.

@@ -10,6 +10,9 @@ mod file;
 mod header;
 mod metadata;
 pub(crate) mod names;
+mod quantize;
+pub(crate) mod split;
+mod writer;
 
 pub use dequantize::dequantize;
 pub use error::Error;
@@ -19,6 +22,9 @@ pub use header::{
     MAX_NAME_BYTES, MAX_STRING_BYTES, MAX_TENSORS, Tensor,
 };
 pub use metadata::{Array, Metadata, Value};
+pub use quantize::{QuantizeError, is_writable, quantize};
+pub use split::MAX_PARTS;
+pub use writer::{MAX_WRITTEN_NAME_BYTES, write};
 
 /// The name of a ggml type for messages, also of the ones that are not read.
 fn type_name(ggml_type: u32) -> String {

@@ -38,6 +38,20 @@ pub(crate) fn to_hugging_face(name: &str) -> Option<String> {
     Some(format!("model.layers.{layer}.{theirs}.{kind}"))
 }
 
+/// The GGUF name of a Hugging Face tensor, or `None` for a tensor that these families do not have.
+pub(crate) fn from_hugging_face(name: &str) -> Option<String> {
+    match name {
+        "model.embed_tokens.weight" => return Some("token_embd.weight".to_owned()),
+        "model.norm.weight" => return Some("output_norm.weight".to_owned()),
+        "lm_head.weight" => return Some("output.weight".to_owned()),
+        _ => {}
+    }
+    let (layer, rest) = name.strip_prefix("model.layers.")?.split_once('.')?;
+    let (module, kind) = rest.rsplit_once('.')?;
+    let (ours, _) = LAYER_MODULES.iter().find(|(_, theirs)| *theirs == module)?;
+    Some(format!("blk.{layer}.{ours}.{kind}"))
+}
+
 /// Whose rotary halves a llama-architecture file interleaves: query or key projections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rotary {
@@ -69,11 +83,15 @@ mod tests {
             ("blk.3.ffn_norm.weight", "model.layers.3.post_attention_layernorm.weight"),
         ] {
             assert_eq!(to_hugging_face(ours).as_deref(), Some(theirs));
+            assert_eq!(from_hugging_face(theirs).as_deref(), Some(ours));
         }
         for unknown in
             ["blk.01.attn_q.weight", "blk.1.ffn_up_exps.weight", "blk.x.attn_q.weight", "v.weight"]
         {
             assert_eq!(to_hugging_face(unknown), None, "{unknown}");
+        }
+        for unknown in ["model.layers.1.mlp.experts.0.up_proj.weight", "lm_head.bias", "visual.x"] {
+            assert_eq!(from_hugging_face(unknown), None, "{unknown}");
         }
     }
 

@@ -96,6 +96,14 @@ pub enum Error {
         /// Its storage format.
         dtype: crate::Dtype,
     },
+    /// A `samebit.json` that does not say what the adapter was trained on.
+    #[error(
+        "{reason}; the file says what the adapter was trained on: write it again, or remove it"
+    )]
+    BadOrigin {
+        /// What is wrong with it.
+        reason: String,
+    },
     /// No LoRA layers at all.
     #[error("the adapter holds no LoRA layers")]
     Empty,

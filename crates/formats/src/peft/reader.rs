@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::{AdapterConfig, CONFIG_FILE, Error, PREFIX, WEIGHTS_FILE};
+use super::{AdapterConfig, CONFIG_FILE, Error, Origin, PREFIX, WEIGHTS_FILE};
 use crate::config::read_object;
 use crate::safetensors::{Header, Tensor};
 use crate::source::ByteFile;
@@ -30,6 +30,7 @@ pub struct Module {
 #[derive(Debug)]
 pub struct Adapter {
     config: AdapterConfig,
+    origin: Option<Origin>,
     file: ByteFile,
     modules: Vec<Module>,
 }
@@ -51,12 +52,22 @@ impl Adapter {
             .map_err(|source| FormatError::Safetensors { path: path(), source })?;
         let modules = modules(header, &config)
             .map_err(|source| FormatError::Adapter { path: path(), source })?;
-        Ok(Self { config, file, modules })
+        Ok(Self { config, origin: Origin::read(folder)?, file, modules })
     }
 
     /// The configuration.
     pub fn config(&self) -> &AdapterConfig {
         &self.config
+    }
+
+    /// The adapter's weights file.
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// What it was trained on; `None` where it does not say, as in adapters of other programs.
+    pub fn origin(&self) -> Option<&Origin> {
+        self.origin.as_ref()
     }
 
     /// The layers that the adapter changes, in order of their names.

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use super::{AdapterConfig, CONFIG_FILE, Error, PREFIX, WEIGHTS_FILE};
+use super::{AdapterConfig, CONFIG_FILE, Error, ORIGIN_FILE, Origin, PREFIX, WEIGHTS_FILE};
 use crate::FormatError;
 use crate::safetensors::{self, OutputTensor};
 use crate::write::{StagedFolder, atomic_json};
@@ -24,7 +24,8 @@ pub struct Factors<'a> {
 }
 
 /// Writes an adapter to `folder`, which must not exist or be empty: it appears whole, or not at
-/// all. The rank of each module is the one that `config` gives it.
+/// all. The rank of each module is the one that `config` gives it. `origin` is kept in a file of its own, which peft
+/// does not read.
 ///
 /// # Errors
 /// [`FormatError::Adapter`] where configuration and factors do not fit,
@@ -32,12 +33,16 @@ pub struct Factors<'a> {
 pub fn write(
     folder: &Path,
     config: &AdapterConfig,
+    origin: Option<&Origin>,
     modules: &[Factors<'_>],
 ) -> Result<(), FormatError> {
     let tensors = tensors(config, modules)
         .map_err(|source| FormatError::Adapter { path: folder.to_owned(), source })?;
     let staged = StagedFolder::create(folder)?;
     atomic_json(&staged.path().join(CONFIG_FILE), &config.to_json())?;
+    if let Some(origin) = origin {
+        atomic_json(&staged.path().join(ORIGIN_FILE), origin)?;
+    }
     safetensors::write(&staged.path().join(WEIGHTS_FILE), &[("format", "pt")], tensors)?;
     staged.commit()
 }

@@ -9,8 +9,9 @@ mod header;
 mod index;
 mod writer;
 
+pub use crate::output::{FillError, OutputTensor};
 pub use error::{Error, IndexError};
 pub use header::{Header, MAX_HEADER_BYTES, MAX_TENSORS, Tensor};
 pub(crate) use index::Index;
 pub use index::{MAX_INDEX_BYTES, MAX_SHARDS};
-pub use writer::{FillError, OutputTensor, write, write_sharded};
+pub use writer::{write, write_sharded};

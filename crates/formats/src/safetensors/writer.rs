@@ -1,52 +1,13 @@
 //! Writing safetensors: one file, or shards with an index, one tensor in memory at a time.
 
 use std::collections::HashSet;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
+use crate::FormatError;
+use crate::output::OutputTensor;
 use crate::write::{atomic_file, atomic_json, io_error};
-use crate::{Dtype, FormatError};
-
-/// Why a caller could not produce a tensor's bytes.
-pub type FillError = Box<dyn std::error::Error + Send + Sync>;
-
-/// Writes a tensor's bytes, little-endian and row by row, to the stream that it is given.
-type Fill<'a> = Box<dyn FnOnce(&mut dyn Write) -> Result<(), FillError> + 'a>;
-
-/// A tensor to write.
-pub struct OutputTensor<'a> {
-    name: String,
-    dtype: Dtype,
-    shape: Vec<usize>,
-    fill: Fill<'a>,
-}
-
-impl<'a> OutputTensor<'a> {
-    /// A tensor whose bytes `fill` writes when its turn comes: exactly as many as type and shape
-    /// need.
-    pub fn new(
-        name: impl Into<String>,
-        dtype: Dtype,
-        shape: impl Into<Vec<usize>>,
-        fill: impl FnOnce(&mut dyn Write) -> Result<(), FillError> + 'a,
-    ) -> Self {
-        Self { name: name.into(), dtype, shape: shape.into(), fill: Box::new(fill) }
-    }
-
-    /// An f32 tensor that is in memory.
-    pub fn f32(name: impl Into<String>, shape: impl Into<Vec<usize>>, numbers: &'a [f32]) -> Self {
-        Self::new(name, Dtype::F32, shape, |writer| {
-            Ok(writer.write_all(bytemuck::cast_slice(numbers))?)
-        })
-    }
-
-    /// The tensor's name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-}
 
 /// A tensor whose type, shape and size have been checked.
 struct Planned<'a> {
@@ -173,7 +134,7 @@ fn write_planned(
         writer.write_all(&(header.len() as u64).to_le_bytes()).map_err(write_error)?;
         writer.write_all(header.as_bytes()).map_err(write_error)?;
         for Planned { tensor, bytes, .. } in planned {
-            fill(path, writer, tensor, bytes)?;
+            tensor.write(path, writer, bytes)?;
         }
         Ok(())
     })
@@ -199,49 +160,4 @@ fn header(metadata: &[(&str, &str)], planned: &[Planned<'_>]) -> String {
     let padded = text.len().next_multiple_of(8);
     text.extend(std::iter::repeat_n(' ', padded - text.len()));
     text
-}
-
-/// Lets the caller write a tensor, and holds it to the number of bytes.
-fn fill(
-    path: &Path,
-    writer: &mut dyn Write,
-    tensor: OutputTensor<'_>,
-    needed: u64,
-) -> Result<(), FormatError> {
-    let OutputTensor { name, fill, .. } = tensor;
-    let mut counted = Counted { writer, left: needed, over: 0 };
-    let result = fill(&mut counted);
-    let found = needed - counted.left + counted.over;
-    if counted.over > 0 || (result.is_ok() && counted.left > 0) {
-        return Err(FormatError::WrongFillLength { path: path.to_owned(), name, needed, found });
-    }
-    result.map_err(|source| FormatError::Fill { path: path.to_owned(), name, source })
-}
-
-/// Passes on no more bytes than a tensor takes.
-struct Counted<'a> {
-    writer: &'a mut dyn Write,
-    left: u64,
-    /// Bytes offered beyond the tensor's end.
-    over: u64,
-}
-
-impl Write for Counted<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if bytes.len() as u64 > self.left {
-            self.over = bytes.len() as u64 - self.left;
-            self.left = 0;
-            return Err(io::Error::new(
-                io::ErrorKind::WriteZero,
-                "more bytes than the tensor takes",
-            ));
-        }
-        let written = self.writer.write(bytes)?;
-        self.left -= written as u64;
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.writer.flush()
-    }
 }

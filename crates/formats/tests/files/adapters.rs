@@ -4,7 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use formats::FormatError;
-use formats::peft::{Adapter, AdapterConfig, Error, Factors, TargetModules, write};
+use formats::peft::{
+    Adapter, AdapterConfig, Error, Factors, ORIGIN_FILE, Origin, TargetModules, write,
+};
 use formats::safetensors::OutputTensor;
 use serde_json::{Value, json};
 
@@ -24,6 +26,10 @@ fn config() -> AdapterConfig {
     }
 }
 
+fn origin() -> Origin {
+    Origin { base_weights: "sha256:00".into(), base_model: "owner/name".into() }
+}
+
 /// Numbers counting up from `first`.
 fn numbers(first: usize, count: usize) -> Vec<f32> {
     (first..first + count).map(|i| i as f32).collect()
@@ -35,7 +41,7 @@ fn write_two(folder: &Path, config: &AdapterConfig) -> Result<(), FormatError> {
     let (a_down, b_down) = (numbers(20, 5), numbers(25, 3));
     let q = Factors { module: Q, in_features: 3, out_features: 4, a: &a, b: &b };
     let down = Factors { module: DOWN, in_features: 5, out_features: 3, a: &a_down, b: &b_down };
-    write(&folder.join("adapter"), config, &[q, down])
+    write(&folder.join("adapter"), config, Some(&origin()), &[q, down])
 }
 
 #[test]
@@ -44,6 +50,7 @@ fn what_is_written_is_read_back() {
     write_two(folder.path(), &config()).unwrap();
     let adapter = Adapter::open(&folder.path().join("adapter")).unwrap();
     assert_eq!(adapter.config(), &config());
+    assert_eq!(adapter.origin(), Some(&origin()));
     let [q, down] = adapter.modules() else { panic!("{:?}", adapter.modules()) };
     assert_eq!((q.name.as_str(), q.rank, q.in_features, q.out_features), (Q, 2, 3, 4));
     assert_eq!(
@@ -101,6 +108,20 @@ fn scales_follow_rank_alpha_and_rslora() {
 }
 
 #[test]
+fn an_origin_may_be_absent_but_not_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    write_two(folder.path(), &config()).unwrap();
+    let adapter = folder.path().join("adapter");
+    for wrong in ["{}", "[]", "{\"base_weights\": 1, \"base_model\": \"x\"}", "not JSON"] {
+        fs::write(adapter.join(ORIGIN_FILE), wrong).unwrap();
+        let error = Adapter::open(&adapter).unwrap_err().to_string();
+        assert!(error.contains(ORIGIN_FILE), "{wrong}: {error}");
+    }
+    fs::remove_file(adapter.join(ORIGIN_FILE)).unwrap();
+    assert_eq!(Adapter::open(&adapter).unwrap().origin(), None);
+}
+
+#[test]
 fn nothing_is_overwritten() {
     let folder = tempfile::tempdir().unwrap();
     write_two(folder.path(), &config()).unwrap();
@@ -113,7 +134,7 @@ fn wrong_factors_are_refused_before_anything_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("adapter");
     let refused = |config: &AdapterConfig, modules: &[Factors<'_>]| {
-        let error = write(&target, config, modules).unwrap_err();
+        let error = write(&target, config, None, modules).unwrap_err();
         assert!(!target.exists());
         match error {
             FormatError::Adapter { source, .. } => source,

@@ -92,8 +92,6 @@ fn special_keys_are_checked() {
     }
     let file = Gguf::new().string("general.alignment", "32");
     refused!(file.bytes(), Error::WrongValueType { .. });
-    let file = Gguf::new().u32("split.count", 3);
-    refused!(file.bytes(), Error::Split { parts: 3 });
 }
 
 #[test]

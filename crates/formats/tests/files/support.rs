@@ -7,6 +7,11 @@ pub(crate) fn golden(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
+/// A folder of the families' tests: a tiny model that transformers made.
+pub(crate) fn tiny_model(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../families/tests/golden").join(name)
+}
+
 /// The bytes of a safetensors file with this header and this many bytes of data.
 pub(crate) fn safetensors(header: &str, data_bytes: usize) -> Vec<u8> {
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();

@@ -1,9 +1,10 @@
 //! Log-probability of chosen tokens.
 //!
-//! Logits: one chain over the hidden columns ascending. Columns at or past the vocabulary are −∞ (their products are
+//! Logits: one chain over the hidden columns ascending, times the policy's scale. Columns at or past the vocabulary are −∞ (their products are
 //! never looked at). Per tile of 128 columns (max, Σexp) by [`LogSumExp::of_tile`]; tiles combined in the mid-split
 //! tree over the tiles of a leaf, leaves in the mid-split tree over the leaves of the share, shares in the rest of the
-//! tree; `lse = max + ln Σ`, `logp = logit[target] − lse`.
+//! tree; `lse = max + ln Σ`, `logp = logit[target] − lse`. Candidates that the policy drops are −∞ before this; the
+//! log-prob over the whole vocabulary is found from the logits as they were.
 //!
 //! A target of `u32::MAX` is inactive: log-prob, log Σexp and input gradient are +0, its stats are those of no logits,
 //! and nothing is computed for it.
@@ -12,9 +13,10 @@ use crate::matrix::Matrix;
 use crate::precision::Precision;
 use arena::{ExecError, Frame};
 use canon::log_sum_exp::LogSumExp;
+use canon::policy::{EntropySum, Kept};
 use canon::tree;
 use program::BufferId;
-use program::ops::{LogProb, LogProbBackward, LogProbCombine, LogProbStats, VocabShard};
+use program::ops::{LogProb, LogProbBackward, LogProbCombine, LogProbStats, Policy, VocabShard};
 use program::topology::VOCAB_TILE;
 
 /// Target of a row without one.
@@ -39,20 +41,34 @@ fn active_rows(targets: &[u32], vocab: Option<usize>) -> Result<Vec<(usize, usiz
 struct Head<'a> {
     x: Matrix,
     weight: Matrix,
+    scale: f32,
+    kept: Option<(Vec<f32>, Vec<u32>)>,
     shard: &'a VocabShard,
     precision: Precision,
+}
+
+/// Coefficients of a row, times the policy's scale, with what their terms read.
+struct Terms {
+    coef: f32,
+    lse: f32,
+    /// (coefficient, entropy)
+    entropy: Option<(f32, f32)>,
+    /// (coefficient, log Σexp)
+    full: Option<(f32, f32)>,
 }
 
 impl<'a> Head<'a> {
     fn load(
         frame: &Frame<'_>,
         (x, weight): (BufferId, BufferId),
+        policy: &Policy,
         shard: &'a VocabShard,
         precision: Precision,
     ) -> Head<'a> {
         let (x, weight) = (Matrix::load(frame, x), Matrix::load(frame, weight));
         assert_eq!(weight.rows, shard.rows, "a head has the rows of its share");
-        Head { x, weight, shard, precision }
+        let kept = policy.kept.map(|(logits, ids)| (frame.load_f32(logits), frame.load_u32(ids)));
+        Head { x, weight, scale: policy.scale, kept, shard, precision }
     }
 
     /// Columns of the share that are words.
@@ -61,26 +77,43 @@ impl<'a> Head<'a> {
             - self.shard.first
     }
 
-    /// Logits of a row over the share.
+    /// Logits of a row over the share, scaled.
     fn logits(&self, row: usize) -> Vec<f32> {
         let x = self.x.row(row);
         let mut logits = vec![f32::NEG_INFINITY; self.shard.rows];
         for (j, logit) in logits[..self.words()].iter_mut().enumerate() {
             let w = self.weight.row(j);
-            *logit = self.precision.chain(0.0, x.len(), |k| (x[k], w[k]));
+            *logit = self.scale * self.precision.chain(0.0, x.len(), |k| (x[k], w[k]));
         }
         logits
     }
 
+    /// The same with dropped candidates at −∞.
+    fn kept(&self, row: usize, logits: &[f32]) -> Vec<f32> {
+        let Some((last_logits, last_ids)) = &self.kept else { return logits.to_vec() };
+        let last = Kept { logit: last_logits[row], id: last_ids[row] };
+        let candidates = logits.iter().zip(self.shard.first as u32..);
+        let drop = |(&logit, id)| {
+            // A NaN stays, so that it is found.
+            if last.keeps(logit, id) || logit.is_nan() { logit } else { f32::NEG_INFINITY }
+        };
+        candidates.map(drop).collect()
+    }
+
     /// The share's subtree of a row's (max, Σexp).
     fn log_sum_exp(&self, logits: &[f32]) -> LogSumExp {
+        let EntropySum { max, sum, .. } = self.entropy_sum(logits);
+        LogSumExp { max, sum }
+    }
+
+    fn entropy_sum(&self, logits: &[f32]) -> EntropySum {
         let leaf = |i: usize| {
             let columns = &logits[self.shard.leaves[i].clone()];
-            let tiles: Vec<LogSumExp> =
-                columns.chunks(VOCAB_TILE).map(LogSumExp::of_tile).collect();
-            LogSumExp::combine_all(&tiles)
+            let tiles: Vec<EntropySum> =
+                columns.chunks(VOCAB_TILE).map(EntropySum::of_tile).collect();
+            EntropySum::combine_all(&tiles)
         };
-        tree::fold(self.shard.leaves.len(), leaf, LogSumExp::combine).unwrap_or(LogSumExp::EMPTY)
+        tree::fold(self.shard.leaves.len(), leaf, EntropySum::combine).unwrap_or(EntropySum::EMPTY)
     }
 
     /// The target's logit if the share holds it.
@@ -88,14 +121,24 @@ impl<'a> Head<'a> {
         logits.get(target.checked_sub(self.shard.first)?).copied()
     }
 
-    /// Turns logits to their gradient: `coef·(1[target] − exp(logit − lse))`, +0 for padding.
-    fn logit_gradient(&self, logits: &mut [f32], target: usize, lse: f32, coef: f32) {
-        let words = self.words();
-        for (j, logit) in logits[..words].iter_mut().enumerate() {
+    /// The gradient of a row's products, +0 for padding: see [`LogProbBackward`].
+    fn logit_gradient(&self, row: usize, logits: &[f32], target: usize, terms: &Terms) -> Vec<f32> {
+        let kept = self.kept(row, logits);
+        let mut gradient = vec![0.0; logits.len()];
+        for (j, gradient) in gradient[..self.words()].iter_mut().enumerate() {
             let chosen = if self.shard.first + j == target { 1.0 } else { 0.0 };
-            *logit = coef * (chosen - canon::exp(*logit - lse));
+            let p = canon::exp(kept[j] - terms.lse);
+            *gradient = terms.coef * (chosen - p);
+            if let Some((coef, entropy)) = terms.entropy {
+                let dropped = kept[j] == f32::NEG_INFINITY;
+                let below = if dropped { 0.0 } else { (terms.lse - kept[j]) - entropy };
+                *gradient += coef * (p * below);
+            }
+            if let Some((coef, lse)) = terms.full {
+                *gradient += coef * (chosen - canon::exp(logits[j] - lse));
+            }
         }
-        logits[words..].fill(0.0);
+        gradient
     }
 
     /// The row's input gradient: one chain a leaf over its columns ascending, leaves added in the tree.
@@ -114,11 +157,16 @@ impl<'a> Head<'a> {
     }
 }
 
-fn finite(row: usize, target: usize, value: f32) -> Result<f32, ExecError> {
+/// A log-prob that is a number; of a truncated policy, −∞ is that of a dropped target.
+fn finite(row: usize, target: usize, value: f32, truncated: bool) -> Result<f32, ExecError> {
+    let id = target as u32;
     if value.is_finite() {
         return Ok(value);
     }
-    Err(ExecError::NonFiniteLogProb { row, id: target as u32, value })
+    if truncated && value == f32::NEG_INFINITY {
+        return Err(ExecError::TargetNotKept { row, id });
+    }
+    Err(ExecError::NonFiniteLogProb { row, id, value })
 }
 
 /// See [`LogProb`].
@@ -127,31 +175,48 @@ pub(crate) fn log_prob(
     frame: &Frame<'_>,
     precision: Precision,
 ) -> Result<(), ExecError> {
-    let head = Head::load(frame, (op.x, op.weight), &op.shard, precision);
+    let head = Head::load(frame, (op.x, op.weight), &op.policy, &op.shard, precision);
     let rows = active_rows(&frame.load_u32(op.targets), Some(op.shard.vocab))?;
-    let mut logp = Matrix::zeros_like(frame, op.logp);
-    let mut lse = Matrix::zeros_like(frame, op.logp);
+    let truncated = op.policy.kept.is_some();
+    let zeros = || Matrix::zeros_like(frame, op.logp);
+    let (mut logp, mut lse, mut entropy) = (zeros(), zeros(), zeros());
+    let (mut full, mut full_lse) = (zeros(), zeros());
     let mut grad =
         op.grad.map(|(coef, dx)| (frame.load_f32(coef), Matrix::zeros_like(frame, dx), dx));
     for (row, target) in rows {
-        let mut logits = head.logits(row);
-        let sum = head.log_sum_exp(&logits).value();
-        let logit = head.target_logit(&logits, target).expect("the share is the whole vocabulary");
-        logp.set(row, 0, finite(row, target, logit - sum)?);
+        let logits = head.logits(row);
+        let kept = head.kept(row, &logits);
+        let sums = head.entropy_sum(&kept);
+        let sum = LogSumExp { max: sums.max, sum: sums.sum }.value();
+        let logit = |of: &[f32]| head.target_logit(of, target).expect("the whole vocabulary");
+        logp.set(row, 0, finite(row, target, logit(&kept) - sum, truncated)?);
         lse.set(row, 0, sum);
+        entropy.set(row, 0, sums.entropy());
+        let whole = head.log_sum_exp(&logits).value();
+        full.set(row, 0, logit(&logits) - whole);
+        full_lse.set(row, 0, whole);
         if let Some((coef, dx, _)) = &mut grad {
-            head.logit_gradient(&mut logits, target, sum, coef[row]);
-            head.input_gradient(&logits, dx.row_mut(row));
+            let coef = coef[row] * op.policy.scale;
+            let terms = Terms { coef, lse: sum, entropy: None, full: None };
+            let gradient = head.logit_gradient(row, &logits, target, &terms);
+            head.input_gradient(&gradient, dx.row_mut(row));
         }
     }
     logp.store(frame, op.logp);
-    if let Some(id) = op.lse {
-        lse.store(frame, id);
-    }
+    store_if(frame, op.lse, &lse);
+    store_if(frame, op.entropy, &entropy);
+    store_if(frame, op.full.map(|f| f.0), &full);
+    store_if(frame, op.full.map(|f| f.1), &full_lse);
     if let Some((_, dx, id)) = grad {
         dx.store(frame, id);
     }
     Ok(())
+}
+
+fn store_if(frame: &Frame<'_>, id: Option<BufferId>, values: &Matrix) {
+    if let Some(id) = id {
+        values.store(frame, id);
+    }
 }
 
 /// See [`LogProbStats`].
@@ -160,18 +225,30 @@ pub(crate) fn log_prob_stats(
     frame: &Frame<'_>,
     precision: Precision,
 ) -> Result<(), ExecError> {
-    let head = Head::load(frame, (op.x, op.weight), &op.shard, precision);
+    let head = Head::load(frame, (op.x, op.weight), &op.policy, &op.shard, precision);
     let rows = active_rows(&frame.load_u32(op.targets), Some(op.shard.vocab))?;
     let mut stats = Matrix::zeros_like(frame, op.stats);
+    assert_eq!(stats.cols, op.measures.columns(), "one column a statistic");
+    let row_of = |sums: EntropySum, logit: f32, whole: LogSumExp, whole_logit: f32| {
+        let mut columns = vec![sums.max, sums.sum, logit];
+        columns.extend(op.measures.entropy.then_some(sums.dot));
+        if op.measures.full {
+            columns.extend([whole.max, whole.sum, whole_logit]);
+        }
+        columns
+    };
+    let none = f32::NEG_INFINITY;
     for row in 0..stats.rows {
-        let LogSumExp { max, sum } = LogSumExp::EMPTY;
-        stats.row_mut(row).copy_from_slice(&[max, sum, f32::NEG_INFINITY]);
+        let columns = row_of(EntropySum::EMPTY, none, LogSumExp::EMPTY, none);
+        stats.row_mut(row).copy_from_slice(&columns);
     }
     for (row, target) in rows {
         let logits = head.logits(row);
-        let LogSumExp { max, sum } = head.log_sum_exp(&logits);
-        let logit = head.target_logit(&logits, target).unwrap_or(f32::NEG_INFINITY);
-        stats.row_mut(row).copy_from_slice(&[max, sum, logit]);
+        let kept = head.kept(row, &logits);
+        let logit = |of: &[f32]| head.target_logit(of, target).unwrap_or(none);
+        let (sums, whole) = (head.entropy_sum(&kept), head.log_sum_exp(&logits));
+        let columns = row_of(sums, logit(&kept), whole, logit(&logits));
+        stats.row_mut(row).copy_from_slice(&columns);
     }
     stats.store(frame, op.stats);
     Ok(())
@@ -181,29 +258,47 @@ pub(crate) fn log_prob_stats(
 /// replicate it, the lowest one's).
 pub(crate) fn log_prob_combine(op: &LogProbCombine, frame: &Frame<'_>) -> Result<(), ExecError> {
     let stats: Vec<Matrix> = op.stats.iter().map(|&id| Matrix::load(frame, id)).collect();
+    let measures = op.measures();
     let owners = tree::owners(op.leaves, stats.len()).expect("a vocabulary has leaves and ranks");
     let additions = tree::finish(op.leaves, stats.len()).expect("as above");
     let rows = active_rows(&frame.load_u32(op.targets), None)?;
-    let mut logp = Matrix::zeros_like(frame, op.logp);
-    let mut lse = Matrix::zeros_like(frame, op.lse);
-    for (row, target) in rows {
-        let pair = |rank: usize| {
-            let [max, sum] = [stats[rank].at(row, 0), stats[rank].at(row, 1)];
-            LogSumExp { max, sum }
+    let zeros = || Matrix::zeros_like(frame, op.logp);
+    let (mut logp, mut lse, mut entropy) = (zeros(), zeros(), zeros());
+    let (mut full, mut full_lse) = (zeros(), zeros());
+    // (sums over the vocabulary, the target's logit), whose columns begin at `first`.
+    let finish = |row: usize, first: usize, dots: bool| {
+        let of_rank = |rank: usize| {
+            let [max, sum] = [0, 1].map(|i| stats[rank].at(row, first + i));
+            let dot = if dots { stats[rank].at(row, first + 3) } else { 0.0 };
+            EntropySum { max, sum, dot }
         };
-        let mut sums: Vec<LogSumExp> = owners.iter().map(|owner| pair(owner.ranks.start)).collect();
+        let mut sums: Vec<EntropySum> =
+            owners.iter().map(|owner| of_rank(owner.ranks.start)).collect();
         for step in &additions {
             sums[step.into] = sums[step.into].combine(sums[step.from]);
         }
-        let sum = sums[0].value();
-        let owned =
-            stats.iter().map(|stats| stats.at(row, 2)).find(|&logit| logit != f32::NEG_INFINITY);
-        let logit = owned.unwrap_or(f32::NEG_INFINITY);
-        logp.set(row, 0, finite(row, target, logit - sum)?);
+        let mut logits = stats.iter().map(|stats| stats.at(row, first + 2));
+        let logit = logits.find(|&logit| logit != f32::NEG_INFINITY).unwrap_or(f32::NEG_INFINITY);
+        (sums[0], logit)
+    };
+    for (row, target) in rows {
+        let (sums, logit) = finish(row, 0, measures.entropy);
+        let sum = LogSumExp { max: sums.max, sum: sums.sum }.value();
+        logp.set(row, 0, finite(row, target, logit - sum, measures.full)?);
         lse.set(row, 0, sum);
+        entropy.set(row, 0, sums.entropy());
+        if measures.full {
+            let (whole, logit) = finish(row, measures.full_column(), false);
+            let whole = LogSumExp { max: whole.max, sum: whole.sum }.value();
+            full.set(row, 0, logit - whole);
+            full_lse.set(row, 0, whole);
+        }
     }
     logp.store(frame, op.logp);
     lse.store(frame, op.lse);
+    store_if(frame, op.entropy, &entropy);
+    store_if(frame, op.full.map(|f| f.0), &full);
+    store_if(frame, op.full.map(|f| f.1), &full_lse);
     Ok(())
 }
 
@@ -214,15 +309,26 @@ pub(crate) fn log_prob_backward(
     frame: &Frame<'_>,
     precision: Precision,
 ) -> Result<(), ExecError> {
-    let head = Head::load(frame, (op.x, op.weight), &op.shard, precision);
+    let head = Head::load(frame, (op.x, op.weight), &op.policy, &op.shard, precision);
     let rows = active_rows(&frame.load_u32(op.targets), Some(op.shard.vocab))?;
     let (lse, coef) = (frame.load_f32(op.lse), frame.load_f32(op.coef));
+    let pair = |ids: Option<(BufferId, BufferId)>| {
+        ids.map(|(value, coef)| (frame.load_f32(coef), frame.load_f32(value)))
+    };
+    let (entropy, full) = (pair(op.entropy), pair(op.full));
     let dlogits: Vec<Vec<f32>> = rows
         .iter()
         .map(|&(row, target)| {
-            let mut logits = head.logits(row);
-            head.logit_gradient(&mut logits, target, lse[row], coef[row]);
-            logits
+            let of = |pair: &Option<(Vec<f32>, Vec<f32>)>| {
+                pair.as_ref().map(|(coef, value)| (coef[row] * op.policy.scale, value[row]))
+            };
+            let terms = Terms {
+                coef: coef[row] * op.policy.scale,
+                lse: lse[row],
+                entropy: of(&entropy),
+                full: of(&full),
+            };
+            head.logit_gradient(row, &head.logits(row), target, &terms)
         })
         .collect();
     if let Some(id) = op.dx {

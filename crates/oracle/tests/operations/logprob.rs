@@ -3,7 +3,9 @@ use crate::rig::{Rig, bits};
 use arena::ExecError;
 use oracle::Precision;
 use program::Cut;
-use program::ops::{LogProb, LogProbBackward, LogProbCombine, LogProbStats, VocabShard};
+use program::ops::{
+    LogProb, LogProbBackward, LogProbCombine, LogProbStats, Measures, Policy, VocabShard,
+};
 use program::topology::padded_vocab;
 
 const HIDDEN: usize = 5;
@@ -55,7 +57,19 @@ impl Case {
         let targets = rig.words(1, &self.targets);
         let (logp, lse) = (rig.out(tokens, 1), Some(rig.out(tokens, 1)));
         let grad = Some((rig.floats(1, &self.coef), rig.out(tokens, HIDDEN)));
-        LogProb { x, weight, targets, logp, lse, shard: self.shard(1, 0), chunk: 2, grad }
+        LogProb {
+            x,
+            weight,
+            targets,
+            policy: Policy::PLAIN,
+            logp,
+            lse,
+            entropy: None,
+            full: None,
+            shard: self.shard(1, 0),
+            chunk: 2,
+            grad,
+        }
     }
 
     /// Log-probs, log Σexp and the input's gradient on one rank.
@@ -79,8 +93,9 @@ impl Case {
         let (x, weight) = (rig.floats(HIDDEN, &self.x), rig.floats(HIDDEN, self.share(&shard)));
         let targets = rig.words(1, &self.targets);
         let stats = rig.out(self.targets.len(), 3);
-        let ran =
-            rig.run_in(precision, LogProbStats { x, weight, targets, stats, shard, chunk: 2 });
+        let (policy, measures) = (Policy::PLAIN, Measures::default());
+        let op = LogProbStats { x, weight, targets, policy, measures, stats, shard, chunk: 2 };
+        let ran = rig.run_in(precision, op);
         ran.floats(stats)
     }
 
@@ -90,7 +105,8 @@ impl Case {
         let stats = (0..ranks).map(|r| rig.floats(3, &self.stats(precision, ranks, r))).collect();
         let targets = rig.words(1, &self.targets);
         let (logp, lse) = (rig.out(self.targets.len(), 1), rig.out(self.targets.len(), 1));
-        let op = LogProbCombine { stats, leaves: self.cut.leaves(), targets, logp, lse };
+        let leaves = self.cut.leaves();
+        let op = LogProbCombine { stats, leaves, targets, logp, lse, entropy: None, full: None };
         let ran = rig.run(op);
         [ran.floats(logp), ran.floats(lse)]
     }
@@ -104,8 +120,11 @@ impl Case {
             x: rig.floats(HIDDEN, &self.x),
             weight: rig.floats(HIDDEN, self.share(&shard)),
             targets: rig.words(1, &self.targets),
+            policy: Policy::PLAIN,
             lse: rig.floats(1, &lse),
             coef: rig.floats(1, &self.coef),
+            entropy: None,
+            full: None,
             dx: Some(rig.out(self.targets.len(), HIDDEN)),
             dw: Some(rig.out(shard.rows, HIDDEN)),
             shard,
@@ -245,6 +264,7 @@ fn targets_and_values_that_cannot_be_are_refused() {
     let mut rig = Rig::new();
     let stats = vec![rig.floats(3, &[1.0, f32::NAN, 0.5])];
     let (targets, logp, lse) = (rig.words(1, &[4]), rig.out(1, 1), rig.out(1, 1));
-    let error = rig.error(LogProbCombine { stats, leaves: 1, targets, logp, lse });
+    let op = LogProbCombine { stats, leaves: 1, targets, logp, lse, entropy: None, full: None };
+    let error = rig.error(op);
     assert!(matches!(error, ExecError::NonFiniteLogProb { row: 0, id: 4, .. }), "{error}");
 }

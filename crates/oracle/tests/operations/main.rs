@@ -9,5 +9,6 @@ mod logprob;
 mod matmul;
 mod norm;
 mod numeric;
+mod policy;
 mod rig;
 mod rows;

@@ -40,7 +40,10 @@ impl Lowering<'_> {
             Mode::Score => self.log_probs(x, None),
             Mode::Train { coef_known } => {
                 let head = self.graph.head.expect("a graph has a head");
+                let head_options = self.options.head;
                 let fused = coef_known
+                    && !head_options.truncated
+                    && !head_options.entropy
                     && self.store.topology.tp == 1
                     && !self.graph.param_info(head).trainable
                     && self.needs_grad[hidden.0 as usize];
@@ -89,31 +92,58 @@ impl Lowering<'_> {
         self.io.logits = Some(logits);
     }
 
+    fn policy(&self) -> Policy {
+        Policy { scale: self.options.head.scale, kept: self.io.kept }
+    }
+
     fn log_probs(&mut self, x: BufferId, grad: Option<(BufferId, BufferId)>) {
         let (tp, tokens) = (self.store.topology.tp, self.local_tokens());
-        let logp = self.buffer("logp", DType::F32, tokens, 1, Axis::Tokens, Kind::Input);
+        let head = self.options.head;
+        let result = |l: &mut Self, name: &str| {
+            l.buffer(name, DType::F32, tokens, 1, Axis::Tokens, Kind::Input)
+        };
+        let logp = result(self, "logp");
         self.io.logp = Some(logp);
+        let entropy = head.entropy.then(|| result(self, "entropy"));
+        self.io.entropy = entropy;
+        let full =
+            head.truncated.then(|| (result(self, "full_logp"), self.tokens_buffer("full_lse", 1)));
+        self.io.full_logp = full.map(|f| f.0);
+        self.head_full_lse = full.map(|f| f.1);
         let targets = self.io.targets.expect("scoring has targets");
         let weight = self.param(self.graph.head.expect("a graph has a head"));
-        let shard = self.vocab_shard();
-        let chunk = self.options.chunk;
+        let (policy, shard, chunk) = (self.policy(), self.vocab_shard(), self.options.chunk);
         let separate = matches!(self.options.mode, Mode::Train { .. }) && grad.is_none();
         if tp == 1 {
             let lse = separate.then(|| self.tokens_buffer("lse", 1));
             self.head_lse = lse;
-            self.emit(LogProb { x, weight, targets, logp, lse, shard, chunk, grad });
+            self.emit(LogProb {
+                x,
+                weight,
+                targets,
+                policy,
+                logp,
+                lse,
+                entropy,
+                full,
+                shard,
+                chunk,
+                grad,
+            });
             return;
         }
-        let stats = self.tokens_buffer("head_stats", 3);
-        self.emit(LogProbStats { x, weight, targets, stats, shard, chunk });
+        let measures = Measures { entropy: head.entropy, full: head.truncated };
+        let columns = measures.columns();
+        let stats = self.tokens_buffer("head_stats", columns);
+        self.emit(LogProbStats { x, weight, targets, policy, measures, stats, shard, chunk });
         let outs: Vec<BufferId> =
-            (0..tp).map(|r| self.tokens_buffer(format!("head_stats.{r}"), 3)).collect();
+            (0..tp).map(|r| self.tokens_buffer(format!("head_stats.{r}"), columns)).collect();
         let kind = CollectiveKind::Collect { outs: outs.clone() };
         self.emit(Collective { group: Group::Tensor, kind, x: stats, out: stats });
         let lse = self.tokens_buffer("lse", 1);
         self.head_lse = Some(lse);
         let leaves = self.head_leaves();
-        self.emit(LogProbCombine { stats: outs, leaves, targets, logp, lse });
+        self.emit(LogProbCombine { stats: outs, leaves, targets, logp, lse, entropy, full });
     }
 
     /// Gradients of the head's input and, when trained, of its weight, unless the forward pass has made them.
@@ -124,11 +154,7 @@ impl Lowering<'_> {
         }
         let head = self.graph.head.expect("a graph has a head");
         let (weight, dw) = (self.param(head), self.param_grad(head));
-        let lse = self.head_lse.expect("log-probs kept their log-sum-exp");
-        let (shard, chunk) = (self.vocab_shard(), self.options.chunk);
         let x = self.need(hidden);
-        let targets = self.io.targets.expect("training has targets");
-        let coef = self.io.coef.expect("training has coefficients");
         let cp = self.store.topology.cp;
         let dx = self.needs_grad[hidden.0 as usize].then(|| self.new_grad(hidden));
         let partial = dx.map(|dx| {
@@ -138,18 +164,22 @@ impl Lowering<'_> {
             let cols = self.local_cols(hidden);
             self.tokens_buffer("head_dx.partial", cols)
         });
-        if dx.is_some() || (dw.is_some() && cp == 1) {
-            self.emit(LogProbBackward {
-                x,
-                weight,
-                targets,
-                lse,
-                coef,
-                dx: partial,
-                dw: dw.filter(|_| cp == 1),
-                shard: shard.clone(),
-                chunk,
-            });
+        let mine = LogProbBackward {
+            x,
+            weight,
+            targets: self.io.targets.expect("training has targets"),
+            policy: self.policy(),
+            lse: self.head_lse.expect("log-probs kept their log-sum-exp"),
+            coef: self.io.coef.expect("training has coefficients"),
+            entropy: self.io.entropy.zip(self.io.coef_entropy),
+            full: self.head_full_lse.zip(self.io.coef_full),
+            dx: partial,
+            dw: dw.filter(|_| cp == 1),
+            shard: self.vocab_shard(),
+            chunk: self.options.chunk,
+        };
+        if mine.dx.is_some() || mine.dw.is_some() {
+            self.emit(mine.clone());
         }
         if let (Some(out), Some(x)) = (dx, partial)
             && out != x
@@ -161,20 +191,29 @@ impl Lowering<'_> {
         }
         if let Some(dw) = dw {
             if cp > 1 {
-                let (x, lse) = (self.gather_tokens(x), self.gather_tokens(lse));
-                self.emit(LogProbBackward {
-                    x,
-                    weight,
-                    targets: self.io.all_targets.expect("training has targets of all tokens"),
-                    lse,
-                    coef: self.io.all_coef.expect("training has coefficients of all tokens"),
-                    dx: None,
-                    dw: Some(dw),
-                    shard,
-                    chunk,
-                });
+                self.head_weight_grad(mine, dw);
             }
             self.param_grads[head.0 as usize] = true;
         }
+    }
+
+    /// The head's gradient over the tokens of every context rank, in order.
+    fn head_weight_grad(&mut self, mine: LogProbBackward, dw: BufferId) {
+        let all = LogProbBackward {
+            x: self.gather_tokens(mine.x),
+            lse: self.gather_tokens(mine.lse),
+            targets: self.io.all_targets.expect("training has targets of all tokens"),
+            policy: Policy { kept: self.io.all_kept, ..mine.policy },
+            coef: self.io.all_coef.expect("training has coefficients of all tokens"),
+            entropy: mine
+                .entropy
+                .map(|(entropy, _)| self.gather_tokens(entropy))
+                .zip(self.io.all_coef_entropy),
+            full: mine.full.map(|(lse, _)| self.gather_tokens(lse)).zip(self.io.all_coef_full),
+            dx: None,
+            dw: Some(dw),
+            ..mine
+        };
+        self.emit(all);
     }
 }

@@ -60,7 +60,7 @@ impl Lowering<'_> {
                 continue;
             }
             let share = self.share(p);
-            if let Some(lora) = &p.lora
+            if let Some(lora) = self.lora(p)
                 && !self.current.contains_key(lora.h)
             {
                 self.lora_inner(x, p, lora, &share);
@@ -69,6 +69,11 @@ impl Lowering<'_> {
                 self.projection(x, p, &share);
             }
         }
+    }
+
+    /// The projection's LoRA branch, if it takes part.
+    fn lora<'p>(&self, p: &'p Projection) -> Option<&'p Lora> {
+        p.lora.as_ref().filter(|_| self.options.adapters)
     }
 
     /// `h = scale · x·Aᵀ`.
@@ -88,7 +93,7 @@ impl Lowering<'_> {
     /// `y = x·Wᵀ + h·Bᵀ + bias`.
     fn projection(&mut self, x: BufferId, p: &Projection, share: &Share) {
         let weight = self.param(p.weight);
-        let tail = match &p.lora {
+        let tail = match self.lora(p) {
             None => vec![],
             Some(lora) => vec![Term {
                 a: Operand::whole(self.current[lora.h]),

@@ -44,6 +44,24 @@ pub enum Mode {
     },
 }
 
+/// What the head finds of each token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Head {
+    /// Logits are multiplied by this: 1 / temperature ([`canon::policy::scale`]).
+    pub scale: f32,
+    /// Whether each row says which candidates are kept (top-k, top-p); then the log-prob over the whole vocabulary is
+    /// found beside the policy's.
+    pub truncated: bool,
+    /// Whether entropies are found.
+    pub entropy: bool,
+}
+
+impl Default for Head {
+    fn default() -> Self {
+        Head { scale: 1.0, truncated: false, entropy: false }
+    }
+}
+
 /// What to lower.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
@@ -55,6 +73,10 @@ pub struct Options {
     pub segments: usize,
     /// Rows of logits that exist at once.
     pub chunk: usize,
+    /// What the head finds.
+    pub head: Head,
+    /// Whether LoRA branches take part; without them the program is the base model's, over the same store.
+    pub adapters: bool,
     /// For each value, whether it is kept from forward to backward. Empty keeps everything.
     pub keep: Vec<bool>,
 }
@@ -93,6 +115,7 @@ pub fn lower(graph: &Graph, store: &Store, options: &Options) -> Program {
     lowering.forward();
     let forward_ops = lowering.ops.len();
     if matches!(options.mode, Mode::Train { .. }) {
+        assert!(options.adapters, "training runs the adapters that it trains");
         lowering.forget();
         lowering.backward();
     }
@@ -135,6 +158,8 @@ pub(crate) struct Lowering<'a> {
     rope_table: Option<BufferId>,
     /// log Σexp of the head, when the backward pass is a separate operation.
     head_lse: Option<BufferId>,
+    /// Log Σexp over the whole vocabulary, beside it.
+    head_full_lse: Option<BufferId>,
     /// Parameters whose gradient has been written.
     param_grads: Vec<bool>,
 }
@@ -171,6 +196,7 @@ impl<'a> Lowering<'a> {
             needs_grad: needs_grad(graph),
             rope_table: None,
             head_lse: None,
+            head_full_lse: None,
             param_grads: vec![false; graph.params.len()],
         };
         lowering.make_inputs();

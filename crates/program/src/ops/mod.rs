@@ -27,7 +27,9 @@ pub use column_sum::{ColumnSum, FoldRows};
 pub use copy::Copy;
 pub use embed::{Embed, EmbedBackward};
 pub use gate::{Activation, Gate, GateBackward};
-pub use logprob::{LogProb, LogProbBackward, LogProbCombine, LogProbStats, VocabShard};
+pub use logprob::{
+    LogProb, LogProbBackward, LogProbCombine, LogProbStats, Measures, Policy, VocabShard,
+};
 pub use matmul::{Init, MatMul, Operand, Term};
 pub use norm::{Norm, NormBackward, NormWeightGrad};
 pub use pick::PickRows;

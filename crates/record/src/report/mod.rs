@@ -38,6 +38,25 @@ pub fn write(folder: &Path) -> Result<(), RecordError> {
     durable::write(folder, REPORT_FILE, html(folder)?.as_bytes())
 }
 
+/// Writes a report of figures and plots alone into a run's folder, from its `steps.jsonl`: for runs that have no
+/// [`Record`]. `eval_reward` of a line is drawn beside `reward`.
+///
+/// # Errors
+/// As [`rows::read`] and [`durable::write`].
+pub fn write_curves(
+    folder: &Path,
+    title: &str,
+    facts: &[(String, String)],
+) -> Result<(), RecordError> {
+    let mut steps = columns(&rows::read(folder, STEPS_FILE)?);
+    let mut evals = Columns::new();
+    if let Some(points) = steps.remove("eval_reward") {
+        evals.insert("reward".into(), points);
+    }
+    let html = page::curves(title, facts, &steps, &evals);
+    durable::write(folder, REPORT_FILE, html.as_bytes())
+}
+
 /// The numbers of lines by field, over the field `step`.
 fn columns(lines: &[Map<String, Value>]) -> Columns {
     let mut columns = Columns::new();

@@ -50,6 +50,29 @@ pub(crate) fn page(record: &Record, steps: &Columns, evals: &Columns) -> String 
     html
 }
 
+/// A page of figures and plots alone.
+pub(crate) fn curves(
+    title: &str,
+    facts: &[(String, String)],
+    steps: &Columns,
+    evals: &Columns,
+) -> String {
+    let title = escaped(title);
+    let mut html = format!(
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
+         content=\"width=device-width\"><title>{title}</title><style>{STYLE}</style></head><body><main>\
+         <h1>{title}</h1><dl>"
+    );
+    for (name, value) in facts {
+        let (name, value) = (escaped(name), escaped(value));
+        put(&mut html, format_args!("<div><dt>{name}</dt><dd>{value}</dd></div>"));
+    }
+    html.push_str("</dl>");
+    plots(&mut html, steps, evals);
+    html.push_str("</main></body></html>\n");
+    html
+}
+
 /// How it stands, in a few figures.
 fn head(html: &mut String, record: &Record, steps: &Columns) {
     let standing = record.standing();
@@ -92,7 +115,7 @@ fn plots(html: &mut String, steps: &Columns, evals: &Columns) {
         let Some(points) = steps.get(key) else { continue };
         let mut lines =
             vec![Line { name: "training", points, class: "a", dots: points.len() <= 60 }];
-        if let (Some(points), "loss") = (evals.get("loss"), key) {
+        if let (Some(points), "loss" | "reward") = (evals.get(key), key) {
             lines.push(Line { name: "held out", points, class: "b", dots: true });
         }
         let Some(drawing) = plot(&lines) else { continue };
@@ -195,7 +218,7 @@ fn kernels(html: &mut String, record: &Record) {
     put(
         html,
         format_args!(
-            "<h2>Arithmetic</h2><p>{} on {}</p><details><summary>{} kernels as they ran</summary><table><tr>\
+            "<h2>Arithmetic</h2><p>Profile {}; ran on {}</p><details><summary>{} kernels as they ran</summary><table><tr>\
              <th>program</th><th>operation</th><th>kernel</th><th>layers</th><th>times</th></tr>",
             escaped(&arithmetic.profile),
             escaped(&arithmetic.device),

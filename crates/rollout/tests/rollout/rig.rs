@@ -3,11 +3,11 @@
 use arena::Executor;
 use canon::random::{Numbers, Purpose};
 use engine::{Advance, Blueprint, Engine, GenerateShape, Job, Sampler, Sampling};
-use families::BuildOptions;
+use families::{BuildOptions, Train};
 use formats::ModelConfig;
 use formats::gguf::{Array, Metadata, Value};
 use program::ops::PAGE;
-use program::{Graph, Op, Program, Rank, Topology};
+use program::{DType, Graph, Op, Program, Rank, Topology};
 use rollout::{Completion, Ending, Request, RolloutError, Scheduler, Stops};
 use text::Tokenizer;
 
@@ -22,6 +22,11 @@ pub(crate) const LENGTH: usize = 300;
 
 /// A qwen3 of two layers with eight key/value heads.
 pub(crate) fn graph() -> Graph {
+    graph_of(Train::Nothing, DType::F32)
+}
+
+/// The same to train, or with weights stored in another type.
+pub(crate) fn graph_of(train: Train, weights: DType) -> Graph {
     let json = serde_json::json!({
         "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu",
         "vocab_size": WORDS, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
@@ -30,7 +35,8 @@ pub(crate) fn graph() -> Graph {
         "tie_word_embeddings": false, "attention_bias": false,
     });
     let config = ModelConfig::from_json(json.as_object().unwrap().clone()).unwrap();
-    families::build(&config, &BuildOptions::default()).unwrap().graph
+    let options = BuildOptions { train, weights, ..BuildOptions::default() };
+    families::build(&config, &options).unwrap().graph
 }
 
 /// Gives every parameter its random values; another seed, other weights.
@@ -52,7 +58,12 @@ pub(crate) fn executor(threads: usize) -> Box<dyn Executor> {
 
 /// One rank's engine with the weights of seed 3.
 pub(crate) fn engine(shape: GenerateShape) -> Engine<'static> {
-    let (graph, executor) = (graph(), executor(2));
+    engine_of(graph(), shape)
+}
+
+/// The same over a graph.
+pub(crate) fn engine_of(graph: Graph, shape: GenerateShape) -> Engine<'static> {
+    let executor = executor(2);
     let job = Job { generate: Some(shape), ..Job::default() };
     let workspace = |op: &Op, program: &Program| executor.workspace_bytes(op, program);
     let blueprint = Blueprint::new(&graph, Topology::single(), Rank::FIRST, job, &workspace);
@@ -76,7 +87,7 @@ pub(crate) fn bytes(stream: u64, count: usize) -> Vec<u32> {
 pub(crate) fn request(sample: u64, prompt: Vec<u32>, max_tokens: usize) -> Request {
     let sampling = Sampling { temperature: 1.0, top_p: 0.95, seed: 17, ..Sampling::default() };
     let stops = Stops { ids: vec![END, 10, 200], texts: vec![] };
-    Request { sample, prompt, max_tokens, sampling, stops }
+    Request { sample, prompt, max_tokens, sampling, stops, policy: false }
 }
 
 /// Prompts of many lengths; four samples of one of them, and three that begin alike.

@@ -2,15 +2,15 @@
 
 use crate::commands::bench_topology;
 use crate::commands::generate::PASS_TOKENS;
-use crate::commands::shared::{self, Adapt, Memory};
-use crate::device::{self, Compute, Device};
+use crate::commands::shared::{self, Adapt, Running};
+use crate::device::{self, Device};
 use crate::infer;
-use crate::model::{self, Source};
+use crate::model;
 use crate::output::{self, Table, thousands};
 use anyhow::{Result, bail};
 use engine::{
-    AdapterSource, Advance, Blueprint, Engine, Fitter, GenerateShape, Hyper, Job, MicroBatch,
-    Profile, Sequence, TrainShape,
+    AdapterSource, Advance, Blueprint, Engine, Fitter, GenerateShape, Hyper, Job, KernelRow,
+    MicroBatch, Profile, Sequence, TrainShape,
 };
 use families::{BuildOptions, Train};
 use program::keep::{Keep, Level};
@@ -46,15 +46,11 @@ pub(crate) struct Args {
     /// Print where the time goes, a row a kind of operation
     #[arg(long)]
     kernels: bool,
-    #[command(flatten)]
-    pub(crate) memory: Memory,
     /// Machine-readable report
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) compute: Compute,
-    #[command(flatten)]
-    pub(crate) source: Source,
+    pub(crate) running: Running,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -81,8 +77,19 @@ struct Rates {
     planned_bytes: usize,
     resident_growth_bytes: usize,
     peak_resident_bytes: usize,
-    #[serde(skip)]
-    kernels: Option<Profile>,
+    /// Where the time goes, the longest first; with --kernels.
+    kernels: Option<Vec<Kernel>>,
+}
+
+/// One kind of operation.
+#[derive(Serialize)]
+struct Kernel {
+    operation: String,
+    times: usize,
+    seconds: f64,
+    /// Of all operations' time.
+    share: f64,
+    gflops: f64,
 }
 
 /// Most steps, sequences, and tokens of one.
@@ -100,7 +107,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
             bail!("{name} {count}: must be between 1 and {MOST}");
         }
     }
-    let device = Device::new(&args.compute)?;
+    let device = Device::new(&args.running.compute)?;
     let report = match args.what {
         What::Train => train(&args, &device)?,
         What::Generate => generate(&args, &device)?,
@@ -113,12 +120,12 @@ pub(crate) fn run(args: Args) -> Result<()> {
 }
 
 fn train(args: &Args, device: &Device) -> Result<Rates> {
-    let model = model::open(&args.model, &args.source, args.json)?;
+    let model = model::open(&args.model, &args.running.source, args.json)?;
     let config = model.checkpoint.config();
     let train = args.adapt.train()?;
     let stored_as_bf16 = Facts::of(&model.checkpoint).stored_as_bf16;
     let options = BuildOptions {
-        weights: shared::weights(args.memory.weights, stored_as_bf16, &train),
+        weights: shared::weights(args.running.memory.weights, stored_as_bf16, &train),
         train: train.clone(),
         ..BuildOptions::default()
     };
@@ -132,10 +139,10 @@ fn train(args: &Args, device: &Device) -> Result<Rates> {
     };
     let mut job = Job { train: Some(shape(Keep::uniform(Level::All))), ..Job::default() };
     let workspace = device.workspace();
-    let limit = args.memory.memory.map_or(usize::MAX, |m| m.0);
+    let limit = args.running.memory.memory.map_or(usize::MAX, |m| m.0);
     let keep = {
         let fitter = Fitter::new(&graph, Topology::single(), Rank::FIRST, &job, &workspace);
-        fitter.fastest(shape(Keep::uniform(Level::All)).step(), limit)
+        fitter.fastest(shape(Keep::uniform(Level::All)).step(), limit).map(|fit| fit.keep)
     };
     let Some(keep) = keep else { bail!("nothing fits the lease of {}", Bytes(limit)) };
     job.train = Some(shape(keep));
@@ -168,10 +175,10 @@ pub(crate) const HYPER: Hyper =
     Hyper { lr: 1e-4, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01, max_grad_norm: 1.0 };
 
 fn generate(args: &Args, device: &Device) -> Result<Rates> {
-    let model = model::open(&args.model, &args.source, args.json)?;
+    let model = model::open(&args.model, &args.running.source, args.json)?;
     let length = args.sequence + args.steps;
     let shape = GenerateShape::full(args.sequences, length, args.sequence.min(PASS_TOKENS));
-    let setup = infer::Setup { adapter: None, memory: &args.memory, quiet: args.json };
+    let setup = infer::Setup { adapter: None, memory: &args.running.memory, quiet: args.json };
     let before = device::resident_bytes().unwrap_or(0);
     let job = Job { generate: Some(shape), ..Job::default() };
     let mut engine = infer::engine(&model, device, job, &setup)?;
@@ -228,7 +235,7 @@ fn rates(
         planned_bytes: engine.ledger().total(),
         resident_growth_bytes: peak.saturating_sub(before),
         peak_resident_bytes: peak,
-        kernels: engine.profile().cloned(),
+        kernels: engine.profile().map(kernels),
     }
 }
 
@@ -272,23 +279,36 @@ fn text(rates: &Rates) -> String {
         Bytes(rates.resident_growth_bytes),
         Bytes(rates.peak_resident_bytes)
     ));
-    if let Some(profile) = &rates.kernels {
-        text.push_str(&kernels(profile));
+    if let Some(kernels) = &rates.kernels {
+        text.push_str(&kernels_text(kernels));
     }
     text
 }
 
-fn kernels(profile: &Profile) -> String {
+fn kernels(profile: &Profile) -> Vec<Kernel> {
     let total = profile.total().as_secs_f64();
-    let mut table = Table::new(&["operation", "times", "ms", "share", "GFLOP/s"]);
-    for (name, row) in profile.rows() {
+    let row = |(name, row): (&str, KernelRow)| {
         let seconds = row.time.as_secs_f64();
+        Kernel {
+            operation: name.to_string(),
+            times: row.count,
+            seconds,
+            share: seconds / total,
+            gflops: row.flops / seconds / 1e9,
+        }
+    };
+    profile.rows().into_iter().map(row).collect()
+}
+
+fn kernels_text(kernels: &[Kernel]) -> String {
+    let mut table = Table::new(&["operation", "times", "ms", "share", "GFLOP/s"]);
+    for kernel in kernels {
         table.row([
-            name.to_string(),
-            thousands(row.count),
-            format!("{:.1}", seconds * 1e3),
-            format!("{:.1}%", seconds / total * 100.0),
-            format!("{:.0}", row.flops / seconds / 1e9),
+            kernel.operation.clone(),
+            thousands(kernel.times),
+            format!("{:.1}", kernel.seconds * 1e3),
+            format!("{:.1}%", kernel.share * 100.0),
+            format!("{:.0}", kernel.gflops),
         ]);
     }
     table.text()

@@ -44,7 +44,7 @@ struct Exchanged {
 }
 
 pub(crate) fn run(args: &Args, device: &Device) -> Result<TopologyReport> {
-    let model = model::open(&args.model, &args.source, args.json)?;
+    let model = model::open(&args.model, &args.running.source, args.json)?;
     let (canon_s, native_s) = widths(args, device, &model)?;
     let mut exchanges = Vec::new();
     for (tp, cp, dp) in TOPOLOGIES {
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args, device: &Device) -> Result<TopologyReport> {
 fn graph(args: &Args, model: &Model, width: usize) -> Result<Graph> {
     let train = args.adapt.train()?;
     let stored_as_bf16 = Facts::of(&model.checkpoint).stored_as_bf16;
-    let weights = shared::weights(args.memory.weights, stored_as_bf16, &train);
+    let weights = shared::weights(args.running.memory.weights, stored_as_bf16, &train);
     let options = BuildOptions { weights, train, width };
     Ok(families::build(model.checkpoint.config(), &options)?.graph)
 }
@@ -122,7 +122,7 @@ fn widths(args: &Args, device: &Device, model: &Model) -> Result<(f64, f64)> {
 /// Runs one step on rank threads; predicted and counted bytes of every kind of movement.
 fn count(args: &Args, model: &Model, topology: Topology) -> Result<Vec<Exchanged>> {
     let ranks = World::new(&[topology]).run(|seat| {
-        let device = Device::new(&Compute { threads: Some(1), ..args.compute.clone() })?;
+        let device = Device::new(&Compute { threads: Some(1), ..args.running.compute.clone() })?;
         let member = seat.member(0).context("every rank is one of the only topology")?;
         let rank = member.rank();
         let mut engine = engine(args, &device, model, topology, (MICRO_BATCHES, Some(member)))?;

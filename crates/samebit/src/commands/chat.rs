@@ -1,11 +1,11 @@
 //! `samebit chat`: talk to a model in the terminal.
 
 use crate::commands::generate::PASS_TOKENS;
-use crate::commands::shared::Memory;
+use crate::commands::shared::Running;
 use crate::completion::{Decoding, complete};
-use crate::device::{Compute, Device};
+use crate::device::Device;
 use crate::infer::{self, Setup};
-use crate::model::{self, Source};
+use crate::model;
 use crate::output;
 use anyhow::{Context, Result, bail};
 use engine::{GenerateShape, Job};
@@ -31,25 +31,23 @@ pub(crate) struct Args {
     #[command(flatten)]
     decoding: Decoding,
     #[command(flatten)]
-    memory: Memory,
-    #[command(flatten)]
-    compute: Compute,
-    #[command(flatten)]
-    source: Source,
+    running: Running,
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    let model = model::open(&args.model, &args.source, false)?;
-    let device = Device::new(&args.compute)?;
+    let model = model::open(&args.model, &args.running.source, false)?;
+    let device = Device::new(&args.running.compute)?;
     let tokenizer = model.tokenizer()?;
     let template = model.template()?;
     args.decoding.check()?;
     if args.context == 0 {
         bail!("--context 0: a conversation has tokens");
     }
-    let context = args.context.min(model.checkpoint.config().max_position_embeddings);
+    let longest = model.checkpoint.config().max_position_embeddings;
+    let context = args.context.min(longest);
     let shape = GenerateShape::full(1, context, PASS_TOKENS.min(context));
-    let setup = Setup { adapter: args.adapter.as_deref(), memory: &args.memory, quiet: false };
+    let setup =
+        Setup { adapter: args.adapter.as_deref(), memory: &args.running.memory, quiet: false };
     let mut engine =
         infer::engine(&model, &device, Job { generate: Some(shape), ..Job::default() }, &setup)?;
     let ends = model.stops(&tokenizer);
@@ -59,21 +57,25 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let mut scheduler = Scheduler::new(&engine, Some(&tokenizer))?;
     let prompting = std::io::stdin().is_terminal();
     if prompting {
-        eprintln!("{} · an empty line or Ctrl-D ends the talk", model.identity);
+        eprintln!("{} · Ctrl-D ends the talk", model.identity);
     }
     for line in prompt_lines(prompting) {
         let line = line.context("standard input")?;
         if line.trim().is_empty() {
-            break;
+            continue;
         }
         messages.push(json!({"role": "user", "content": line}));
         let text = template.render(&messages, None, true, &Map::new())?;
         let ids = tokenizer.encode(&text, false)?;
         if ids.is_empty() || ids.len() >= context {
-            bail!(
-                "the conversation has {} tokens now and --context is {context}: raise it, or start again",
+            // The talk goes on without this message: a shorter one may fit.
+            messages.pop();
+            eprintln!(
+                "that message makes {} tokens and the conversation has room for {context}: shorten it, or start again \
+                 with a larger --context (the model's is {longest})",
                 ids.len()
             );
+            continue;
         }
         let request = args.decoding.request(0, ids, &ends);
         let said = complete(&mut engine, &mut scheduler, request, output::print)?;

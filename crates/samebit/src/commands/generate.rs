@@ -1,10 +1,10 @@
 //! `samebit generate`: continue one prompt, or many at once.
 
-use crate::commands::shared::Memory;
+use crate::commands::shared::Running;
 use crate::completion::{Decoding, Timed, complete};
-use crate::device::{Compute, Device};
+use crate::device::Device;
 use crate::infer::{self, Setup};
-use crate::model::{self, Model, Source};
+use crate::model::{self, Model};
 use crate::prompts::Prompts;
 use crate::{output, progress};
 use anyhow::{Result, bail};
@@ -37,15 +37,11 @@ pub(crate) struct Args {
     adapter: Option<PathBuf>,
     #[command(flatten)]
     decoding: Decoding,
-    #[command(flatten)]
-    memory: Memory,
     /// Machine-readable report; JSON Lines, one a completion as it ends, with --prompts or --samples
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    compute: Compute,
-    #[command(flatten)]
-    source: Source,
+    running: Running,
 }
 
 /// The report on one completion.
@@ -86,13 +82,14 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if args.samples > 1 && args.decoding.is_greedy() {
         bail!("--samples {} of greedy decoding are all the same: give --temperature", args.samples);
     }
-    let model = model::open(&args.model, &args.source, args.json)?;
-    let device = Device::new(&args.compute)?;
+    let model = model::open(&args.model, &args.running.source, args.json)?;
+    let device = Device::new(&args.running.compute)?;
     let tokenizer = model.tokenizer()?;
     let prompts = args.prompts.read(&model, &tokenizer)?;
     args.decoding.check()?;
     let shape = shape(&args, &model, &prompts)?;
-    let setup = Setup { adapter: args.adapter.as_deref(), memory: &args.memory, quiet: args.json };
+    let setup =
+        Setup { adapter: args.adapter.as_deref(), memory: &args.running.memory, quiet: args.json };
     let job = Job { generate: Some(shape), ..Job::default() };
     let mut engine = infer::engine(&model, &device, job, &setup)?;
     let ends = model.stops(&tokenizer);

@@ -1,19 +1,22 @@
 //! `samebit merge`: an adapter and its base as one Hugging Face checkpoint.
 
+use crate::base::{self, Base, OtherBase};
+use crate::device::{Compute, Device};
 use crate::infer;
+use crate::merge_check::{self, Check};
 use crate::model::{self, Model, Source};
 use crate::output;
 use crate::progress;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::ValueEnum;
-use formats::merged::{self, DEFAULT_MAX_SHARD_BYTES, Description};
-use formats::peft::{Adapter, Module};
+use formats::merged::{self, DEFAULT_MAX_SHARD_BYTES, Description, Weights};
 use formats::safetensors::OutputTensor;
 use formats::{Checkpoint, Dtype, TensorInfo};
 use half::bf16;
-use std::collections::HashSet;
+use serde::Serialize;
+use serde_json::json;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Arguments of `samebit merge`.
 #[derive(clap::Args)]
@@ -28,9 +31,19 @@ pub(crate) struct Args {
     /// Type of the merged weights [default: bf16 for a bf16 base, else f32]
     #[arg(long, value_enum)]
     dtype: Option<MergedType>,
+    /// Do not compare the merged model's logits with those of base and adapter
+    #[arg(long)]
+    no_check: bool,
+    #[command(flatten)]
+    other: OtherBase,
     /// Without progress bars
     #[arg(long)]
     quiet: bool,
+    /// Machine-readable report
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    compute: Compute,
     #[command(flatten)]
     source: Source,
 }
@@ -42,8 +55,23 @@ enum MergedType {
     Bf16,
 }
 
+/// The report.
+#[derive(Serialize)]
+struct Merged {
+    out: PathBuf,
+    files: Vec<PathBuf>,
+    modules: usize,
+    dtype: Option<&'static str>,
+    base: Base,
+    /// Null with --no-check.
+    check: Option<Check>,
+}
+
 /// Rows merged at a time.
 const TILE_ROWS: usize = 64;
+
+/// What a merged model was made of, beside its weights.
+const ORIGIN_FILE: &str = "samebit.json";
 
 /// Files of a Hugging Face folder that go along unchanged.
 const COMPANIONS: [&str; 7] = [
@@ -57,109 +85,98 @@ const COMPANIONS: [&str; 7] = [
 ];
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    let model = model::open(&args.model, &args.source, args.quiet)?;
+    let quiet = args.quiet || args.json;
+    let model = model::open(&args.model, &args.source, quiet)?;
     let adapter = infer::open_adapter(&args.adapter)?;
-    merge(&model, &adapter, &args.out, args.dtype, args.quiet)?;
-    output::print(&format!(
-        "merged {} modules into {}\n",
-        adapter.modules().len(),
-        args.out.display()
-    ))
+    let weights = Weights::new(&model.checkpoint, Some(&adapter))?;
+    let base = base::identify(&model, &adapter, &args.other, quiet)?;
+    let dtype = dtype(&model.checkpoint, args.dtype);
+    let mut companions = companions(&model)?;
+    let origin = json!({
+        "base_weights": base.weights, "base_model": args.model, "adapter": args.adapter, "merged_by": version(),
+    });
+    companions.push((ORIGIN_FILE.into(), serde_json::to_vec_pretty(&origin)?));
+    let extra: Vec<(&str, &[u8])> =
+        companions.iter().map(|(n, bytes)| (n.as_str(), bytes.as_slice())).collect();
+    let bar = progress::count("merging", model.checkpoint.tensors().len() as u64, quiet);
+    let tensors = weights.tensors().map(|info| {
+        let (bar, weights) = (bar.clone(), &weights);
+        OutputTensor::new(info.name.clone(), dtype, info.shape.clone(), move |writer| {
+            write_tensor(weights, info, dtype, writer)?;
+            bar.inc(1);
+            Ok(())
+        })
+    });
+    let description = Description {
+        config: model.checkpoint.config(),
+        dtype,
+        generation_config: model.checkpoint.generation_config(),
+        extra_files: &extra,
+        max_shard_bytes: DEFAULT_MAX_SHARD_BYTES,
+    };
+    let staged = merged::stage(&args.out, description, tensors.collect())?;
+    bar.finish_and_clear();
+    let check = if args.no_check {
+        None
+    } else {
+        let checkpoint = Checkpoint::open(staged.path())?;
+        let merged = Model { checkpoint, identity: args.out.display().to_string() };
+        let device = Device::new(&args.compute)?;
+        let check = merge_check::check(&model, &args.adapter, &merged, &device, quiet);
+        Some(check.context("the merge was checked and is not kept (--no-check leaves this out)")?)
+    };
+    let files = staged.commit()?;
+    let modules = adapter.modules().len();
+    let report = Merged { out: args.out, files, modules, dtype: dtype.torch_name(), base, check };
+    output::report(args.json, &report, text)
 }
 
-fn merge(
-    model: &Model,
-    adapter: &Adapter,
-    out: &Path,
-    dtype: Option<MergedType>,
-    quiet: bool,
-) -> Result<()> {
-    let checkpoint = &model.checkpoint;
-    check(checkpoint, adapter)?;
-    let dtype = match dtype {
+/// This program, for what it writes.
+fn version() -> &'static str {
+    concat!("samebit ", env!("CARGO_PKG_VERSION"))
+}
+
+fn dtype(checkpoint: &Checkpoint, wanted: Option<MergedType>) -> Dtype {
+    match wanted {
         Some(MergedType::Bf16) => Dtype::Bf16,
         Some(MergedType::F32) => Dtype::F32,
         None if checkpoint.config().dtype == Dtype::Bf16 => Dtype::Bf16,
         None => Dtype::F32,
-    };
-    let companions = companions(model)?;
-    let extra: Vec<(&str, &[u8])> =
-        companions.iter().map(|(n, bytes)| (n.as_str(), bytes.as_slice())).collect();
-    let bar = progress::count("merging", checkpoint.tensors().len() as u64, quiet);
-    let tied = checkpoint.config().tie_word_embeddings;
-    let tensors = checkpoint
-        .tensors()
-        .iter()
-        .filter(|t| !(tied && t.name == "lm_head.weight"))
-        .map(|tensor| {
-            let module = adapter.modules().iter().find(|m| weight_of(m) == tensor.name);
-            let bar = bar.clone();
-            OutputTensor::new(tensor.name.clone(), dtype, tensor.shape.clone(), move |writer| {
-                write_tensor(checkpoint, tensor, module.map(|m| (adapter, m)), dtype, writer)?;
-                bar.inc(1);
-                Ok(())
-            })
-        })
-        .collect();
-    let description = Description {
-        config: checkpoint.config(),
-        dtype,
-        generation_config: checkpoint.generation_config(),
-        extra_files: &extra,
-        max_shard_bytes: DEFAULT_MAX_SHARD_BYTES,
-    };
-    merged::write(out, description, tensors)?;
-    bar.finish_and_clear();
-    Ok(())
-}
-
-/// Every module of the adapter must be a matrix of the base, of the same shape.
-fn check(checkpoint: &Checkpoint, adapter: &Adapter) -> Result<()> {
-    let mut seen = HashSet::new();
-    for module in adapter.modules() {
-        if !seen.insert(&module.name) {
-            bail!("the adapter has `{}` twice", module.name);
-        }
-        checkpoint
-            .require(&weight_of(module), &[module.out_features, module.in_features])
-            .context("the adapter was made for another model")?;
     }
-    Ok(())
 }
 
-fn weight_of(module: &Module) -> String {
-    format!("{}.weight", module.name)
+fn text(report: &Merged) -> String {
+    let mut text = format!(
+        "merged {} modules into {} ({})\nbase: {} · {}\n",
+        report.modules,
+        report.out.display(),
+        report.dtype.unwrap_or("?"),
+        report.base.model,
+        report.base.weights
+    );
+    if let Some(check) = &report.check {
+        text.push_str(&format!(
+            "checked on {} tokens: logits differ from base + adapter by {:.1e} (at most {:.0e}), from the base by {:.1e}\n",
+            check.tokens, check.error, check.bound, check.change
+        ));
+    }
+    text
 }
 
-/// Writes a tensor, with `scale · B·A` added in f32 where a module changes it; one rounding at the end.
+/// Writes a tensor; one rounding at the end.
 fn write_tensor(
-    checkpoint: &Checkpoint,
-    tensor: &TensorInfo,
-    module: Option<(&Adapter, &Module)>,
+    weights: &Weights<'_>,
+    info: &TensorInfo,
     dtype: Dtype,
     writer: &mut dyn Write,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let width = tensor.row_elements();
-    let factors = match module {
-        None => None,
-        Some((adapter, module)) => {
-            let mut a = vec![0f32; module.rank * module.in_features];
-            let mut b = vec![0f32; module.out_features * module.rank];
-            adapter.read_a(module, &mut a)?;
-            adapter.read_b(module, &mut b)?;
-            Some((a, b, module.rank, module.scale as f32))
-        }
-    };
+    let tensor = weights.tensor(info)?;
+    let width = info.row_elements();
     let mut rows = vec![0f32; TILE_ROWS * width];
-    for start in (0..tensor.rows()).step_by(TILE_ROWS) {
-        let end = (start + TILE_ROWS).min(tensor.rows());
+    for start in (0..info.rows()).step_by(TILE_ROWS) {
+        let end = (start + TILE_ROWS).min(info.rows());
         let rows = &mut rows[..(end - start) * width];
-        checkpoint.read_rows_f32(&tensor.name, start..end, rows)?;
-        if let Some((a, b, rank, scale)) = &factors {
-            for (row, out) in rows.chunks_mut(width).enumerate() {
-                add_product(out, &b[(start + row) * rank..][..*rank], a, *scale);
-            }
-        }
+        tensor.read_rows(start..end, rows)?;
         if dtype == Dtype::Bf16 {
             for value in rows {
                 writer.write_all(&bf16::from_f32(*value).to_le_bytes())?;
@@ -171,20 +188,6 @@ fn write_tensor(
         }
     }
     Ok(())
-}
-
-/// `out += scale · b·A`: the product is summed alone, over ranks ascending, then added.
-fn add_product(out: &mut [f32], b: &[f32], a: &[f32], scale: f32) {
-    let width = out.len();
-    let mut sum = vec![0f32; width];
-    for (k, &b) in b.iter().enumerate() {
-        for (sum, &a) in sum.iter_mut().zip(&a[k * width..][..width]) {
-            *sum += b * a;
-        }
-    }
-    for (out, sum) in out.iter_mut().zip(sum) {
-        *out += scale * sum;
-    }
 }
 
 /// Tokenizer and chat template: a folder's own files, or made from what is inside a GGUF.

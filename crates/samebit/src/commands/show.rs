@@ -231,7 +231,7 @@ fn memory(record: &Record) -> String {
 
 fn arithmetic(record: &Record) -> String {
     let arithmetic = &record.arithmetic;
-    let mut text = format!("  {} on {}\n", arithmetic.profile, arithmetic.device);
+    let mut text = format!("  {}\n", arithmetic.device);
     let mut table = Table::left(&["program", "operation", "kernel", "layers", "times"]);
     for kernel in &arithmetic.kernels {
         table.row([

@@ -1,15 +1,17 @@
 //! `samebit train`: fine-tune a model.
 
+use crate::checks;
 use crate::device;
 use crate::model::Source;
 use crate::output;
-use crate::tuning::{self, Bar, MemoryReport};
-use anyhow::{Result, anyhow, bail};
+use crate::tuning::{self, Bar, MemoryReport, Tuning};
+use anyhow::{Context, Result, anyhow, bail};
 use engine::{Exchange, Job};
 use fabric::{Cause, RunError, Seat, World};
 use program::Topology;
+use record::Record;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use train::{Outcome, Requested, Settings, StepEvent};
 
@@ -21,18 +23,78 @@ pub(crate) struct Args {
     config: Option<PathBuf>,
     #[command(flatten)]
     settings: Settings,
-    /// Go on from the newest checkpoint of the run in --out
-    #[arg(long)]
-    resume: bool,
+    /// Go on from the newest checkpoint of a run: RUN alone is enough, its record has the settings; without RUN, the one in
+    /// --out
+    #[arg(long, value_name = "RUN", num_args = 0..=1, default_missing_value = "")]
+    resume: Option<PathBuf>,
+    /// Resume although these changed: settings, or what the refusal names (data, template, binary, …)
+    #[arg(long, value_name = "WHAT,...", value_delimiter = ',', requires = "resume")]
+    allow_changed: Vec<String>,
+    /// Sign the finished run with the key in a file of 64 hexadecimal digits [default: $SAMEBIT_SIGN_KEY]
+    #[arg(long, value_name = "FILE")]
+    sign_key: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) checks: checks::Options,
     /// Print the JSON schema of the settings file and stop
     #[arg(long)]
     schema: bool,
     /// Machine-readable report
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
     #[command(flatten)]
     source: Source,
 }
+
+impl Args {
+    fn requested(&self) -> Result<Requested> {
+        match &self.resume {
+            Some(run) if !run.as_os_str().is_empty() => self.recorded(run),
+            _ => Ok(Requested::read(self.config.as_deref(), self.settings.clone())?),
+        }
+    }
+
+    /// The settings of a run's record; flags outrank them. Relative paths in them count from where the run was begun, so
+    /// that is where this process goes.
+    fn recorded(&self, run: &Path) -> Result<Requested> {
+        if self.config.is_some() || self.settings.out.is_some() {
+            bail!(
+                "--resume {} has the settings already: leave --config and --out out",
+                run.display()
+            );
+        }
+        let folder = std::path::absolute(run)?;
+        let record = Record::read(&folder)?;
+        let mut flags = self.settings.clone();
+        for path in [&mut flags.data, &mut flags.eval].into_iter().flatten().flatten() {
+            *path = std::path::absolute(&*path)?;
+        }
+        let recorded = train::requested(&record, folder.clone()).with_context(|| {
+            format!("{}: this version does not have its settings", folder.display())
+        })?;
+        let from = &record.directory;
+        std::env::set_current_dir(from).with_context(|| {
+            format!("{}: the run was begun there, and its paths count from there", from.display())
+        })?;
+        Ok(recorded.overridden(flags)?)
+    }
+}
+
+/// Settings, model, data and plan of a run, and what its record is to say.
+pub(crate) fn prepare(args: &Args, quiet: bool) -> Result<Tuning> {
+    let mut tuning = tuning::prepare(args.requested()?, &args.source, Job::default(), quiet)?;
+    let from_environment = || std::env::var_os(SIGN_KEY).map(PathBuf::from);
+    let surroundings = &mut tuning.surroundings;
+    surroundings.allow_changed = args.allow_changed.clone();
+    surroundings.signing_key = args.sign_key.clone().or_else(from_environment);
+    if let Some(key) = &surroundings.signing_key {
+        // A key that cannot be read must not show after the last step.
+        record::read_signing_key(key)?;
+    }
+    Ok(tuning)
+}
+
+/// Environment variable with the file of the signing key.
+const SIGN_KEY: &str = "SAMEBIT_SIGN_KEY";
 
 /// The report.
 #[derive(Serialize)]
@@ -50,10 +112,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if args.schema {
         return output::report(true, &schemars::schema_for!(Settings), |_| String::new());
     }
-    let requested = Requested::read(args.config.as_deref(), args.settings)?;
     let launched = fabric::launched();
     let quiet = args.json || launched.is_some_and(|launched| launched.rank > 0);
-    let tuning = tuning::prepare(requested, &args.source, Job::default(), quiet)?;
+    let tuning = prepare(&args, quiet)?;
     if !quiet {
         eprint!("{}", tuning.summary()?);
     }
@@ -69,12 +130,18 @@ pub(crate) fn run(args: Args) -> Result<()> {
         let bar = bar.lock().unwrap_or_else(PoisonError::into_inner).take_if(lead);
         let exchange = seat.member(0).map(|member| Box::new(member) as Box<dyn Exchange>);
         let mut engine = tuning.rank_engine(seat.index(), exchange, quiet)?;
-        let mut run = tuning.run(&mut engine, &extra);
         let led = match bar {
-            None => run.follow().map(|()| None)?,
+            None => {
+                tuning.run(&mut engine, &tuning.surroundings, &extra).follow()?;
+                None
+            }
             Some(mut bar) => {
-                let outcome =
-                    if args.resume { run.resume(&mut bar)? } else { run.start(&mut bar)? };
+                let surroundings = tuning.checked(&mut engine, args.checks)?;
+                let mut run = tuning.run(&mut engine, &surroundings, &extra);
+                let outcome = match args.resume {
+                    Some(_) => run.resume(&mut bar)?,
+                    None => run.start(&mut bar)?,
+                };
                 Some((outcome, bar.steps))
             }
         };

@@ -1,8 +1,9 @@
 //! The figures of a plan.
 
 use crate::device::Device;
+use crate::serving::{self, Server, Serving};
 use anyhow::{Result, bail};
-use engine::{Fitter, Job, StepShape, TrainShape, Workspace, head_chunk};
+use engine::{Fit, Fitter, Job, StepShape, TrainShape, Workspace, head_chunk};
 use families::{BuildOptions, PatternMatch, Train};
 use formats::ModelConfig;
 use program::cost::{self, Sequences};
@@ -22,6 +23,8 @@ pub(crate) struct Request {
     /// Sequences in a logical micro-batch, and tokens of each.
     pub(crate) micro_batch: usize,
     pub(crate) sequence: usize,
+    /// The very shape of a run, where one is planned; the two above then describe it.
+    pub(crate) exact: Option<StepShape>,
     pub(crate) accumulation: usize,
     /// Bytes that the run may use.
     pub(crate) lease: Option<usize>,
@@ -29,6 +32,8 @@ pub(crate) struct Request {
     pub(crate) tokens: Option<u64>,
     /// Whether to fill the table over shapes.
     pub(crate) table: bool,
+    /// What is to serve the product.
+    pub(crate) server: Option<Server>,
 }
 
 /// A plan.
@@ -46,6 +51,8 @@ pub(crate) struct PlanReport {
     pub(crate) replicated: Vec<String>,
     pub(crate) micro_batch: usize,
     pub(crate) sequence: usize,
+    /// Tokens of a logical micro-batch.
+    pub(crate) micro_tokens: usize,
     pub(crate) accumulation: usize,
     pub(crate) lease_bytes: Option<usize>,
     pub(crate) keep: String,
@@ -56,6 +63,8 @@ pub(crate) struct PlanReport {
     pub(crate) table: Vec<Cell>,
     pub(crate) head: Head,
     pub(crate) work: Work,
+    /// With --serve-with.
+    pub(crate) serving: Option<Serving>,
 }
 
 /// The ledger of some ranks.
@@ -126,7 +135,7 @@ pub(crate) fn plan(
     };
     let built = families::build(config, &options)?;
     let graph = &built.graph;
-    let shape = step_shape(request.micro_batch, request.sequence);
+    let shape = request.exact.unwrap_or_else(|| step_shape(request.micro_batch, request.sequence));
     let job = Job {
         train: Some(TrainShape {
             tokens: shape.tokens,
@@ -141,12 +150,14 @@ pub(crate) fn plan(
     let rank = heaviest_rank(graph, request.topology);
     let fitter = Fitter::new(graph, request.topology, rank, &job, &workspace);
     let limit = request.lease.unwrap_or(usize::MAX);
-    let Some(keep) = fitter.fastest(shape, limit) else {
+    let Some(fit) = fitter.fastest(shape, limit) else {
         bail!(refusal(&fitter, shape, request, limit));
     };
-    let program = fitter.program(shape, keep);
-    let ledger = fitter.ledger_of(&program);
-    let table = if request.table { table(&fitter, request, device, limit) } else { Vec::new() };
+    let table = match request.table {
+        true => table(&fitter, request, device, limit, (shape, &fit)),
+        false => Vec::new(),
+    };
+    let Fit { keep, program, ledger } = fit;
     let report = PlanReport {
         model: model.into(),
         architecture: config.architecture.to_string(),
@@ -160,6 +171,7 @@ pub(crate) fn plan(
         replicated: replicated(config, &request.topology),
         micro_batch: request.micro_batch,
         sequence: request.sequence,
+        micro_tokens: shape.tokens,
         accumulation: request.accumulation,
         lease_bytes: request.lease,
         keep: keep.to_string(),
@@ -168,7 +180,11 @@ pub(crate) fn plan(
         ranks: rank_ledgers(graph, request.topology, shape, keep, (&job, &workspace)),
         table,
         head: head(graph, shape),
-        work: work(graph, request, &program, device),
+        work: work(graph, request, shape.tokens, &program, device),
+        serving: request
+            .server
+            .map(|server| serving::serving(server, config, &request.train, &built.patterns))
+            .transpose()?,
     };
     Ok((report, program))
 }
@@ -217,9 +233,11 @@ fn step_shape(micro_batch: usize, sequence: usize) -> StepShape {
 fn refusal(fitter: &Fitter<'_>, shape: StepShape, request: &Request, limit: usize) -> String {
     let least: Ledger = fitter.ledger(shape, Keep::uniform(Level::Input));
     let mut text = format!(
-        "{} × {} tokens does not fit: with every layer recomputed it needs {} and the lease is {} ({least}",
-        request.micro_batch,
-        request.sequence,
+        "{} does not fit: with every layer recomputed it needs {} and the lease is {} ({least}",
+        match request.exact {
+            Some(shape) => format!("a micro-batch of {} tokens", shape.tokens),
+            None => format!("{} × {} tokens", request.micro_batch, request.sequence),
+        },
         Bytes(least.total()),
         Bytes(limit)
     );
@@ -282,25 +300,39 @@ fn replicated(config: &ModelConfig, topology: &Topology) -> Vec<String> {
     )]
 }
 
-fn table(fitter: &Fitter<'_>, request: &Request, device: &Device, limit: usize) -> Vec<Cell> {
+/// A row a shape; `known` is the step of one of them.
+fn table(
+    fitter: &Fitter<'_>,
+    request: &Request,
+    device: &Device,
+    limit: usize,
+    known: (StepShape, &Fit),
+) -> Vec<Cell> {
     let mut cells = Vec::new();
-    // Shapes of equal tokens differ by their segment tables alone, so they share one search.
-    let mut found: BTreeMap<usize, Option<Keep>> = BTreeMap::new();
+    // Micro-batches of equal tokens are one step: only their attention costs otherwise.
+    let mut found: BTreeMap<StepShape, (bool, Fit)> = BTreeMap::new();
     for sequence in [request.sequence / 2, request.sequence, request.sequence * 2] {
         for micro_batch in [1, 2, 4, 8] {
             let shape = step_shape(micro_batch, sequence);
             if sequence == 0 || sequence > fitter.max_positions() {
                 continue;
             }
-            let keep = *found.entry(shape.tokens).or_insert_with(|| fitter.fastest(shape, limit));
-            let used = keep.unwrap_or(Keep::uniform(Level::Input));
-            let program = fitter.program(shape, used);
-            let seconds = device.rates().seconds(&program, Sequences { length: sequence });
+            let (fits, step) = if shape == known.0 {
+                (true, known.1)
+            } else {
+                let found =
+                    found.entry(shape).or_insert_with(|| match fitter.fastest(shape, limit) {
+                        Some(step) => (true, step),
+                        None => (false, fitter.step(shape, Keep::uniform(Level::Input))),
+                    });
+                (found.0, &found.1)
+            };
+            let seconds = device.rates().seconds(&step.program, Sequences { length: sequence });
             cells.push(Cell {
                 micro_batch,
                 sequence,
-                keep: keep.map(|k| k.to_string()),
-                bytes: fitter.ledger_of(&program).total(),
+                keep: fits.then(|| step.keep.to_string()),
+                bytes: step.ledger.total(),
                 tokens_per_s: shape.tokens as f64 / seconds,
             });
         }
@@ -317,7 +349,13 @@ fn head(graph: &Graph, shape: StepShape) -> Head {
     }
 }
 
-fn work(graph: &Graph, request: &Request, program: &Program, device: &Device) -> Work {
+fn work(
+    graph: &Graph,
+    request: &Request,
+    micro_tokens: usize,
+    program: &Program,
+    device: &Device,
+) -> Work {
     let full = request.train == Train::Full;
     // N counts what a token is multiplied by: matrices, the tied table once as the head; an untied input table is a
     // look-up.
@@ -333,7 +371,6 @@ fn work(graph: &Graph, request: &Request, program: &Program, device: &Device) ->
         .sum();
     let rule_flops = if full { 6.0 } else { 4.0 } * n as f64;
     let sequences = Sequences { length: request.sequence };
-    let micro_tokens = request.micro_batch * request.sequence;
     let cost = cost::of_program(program, sequences);
     let micro_s = device.rates().seconds(program, sequences);
     let step_tokens = micro_tokens * request.accumulation;

@@ -33,8 +33,15 @@ pub(crate) fn render(plan: &PlanReport) -> String {
     }
     let [tp, cp, dp] = plan.topology;
     line(format!(
-        "\nmicro-batch {} × {} tokens, accumulation {}, tp {tp} cp {cp} dp {dp}, width {}: {}",
-        plan.micro_batch, plan.sequence, plan.accumulation, plan.width, plan.keep
+        "\nmicro-batch {}, accumulation {}, tp {tp} cp {cp} dp {dp}, width {}: {}",
+        if plan.micro_batch * plan.sequence == plan.micro_tokens {
+            format!("{} × {} tokens", plan.micro_batch, plan.sequence)
+        } else {
+            format!("of {} tokens, samples of at most {}", plan.micro_tokens, plan.sequence)
+        },
+        plan.accumulation,
+        plan.width,
+        plan.keep
     ));
     let mut table = Table::new(&["memory of a rank", "", "bytes"]);
     for (kind, &bytes) in plan.ledger.iter().filter(|(_, b)| **b > 0) {
@@ -76,6 +83,9 @@ pub(crate) fn render(plan: &PlanReport) -> String {
             ]);
         }
         line(format!("\n{}", table.text()));
+    }
+    if let Some(serving) = &plan.serving {
+        line(crate::serving::text(serving));
     }
     text
 }

@@ -75,12 +75,15 @@ impl Ended {
 /// Runs `samebit` with two threads at most and a cache folder of its own.
 pub fn samebit<S: AsRef<OsStr>>(args: &[S]) -> Ended {
     let cache = tempfile::tempdir().unwrap();
-    ended(Command::new(env!("CARGO_BIN_EXE_samebit")).args(args).env("SAMEBIT_CACHE", cache.path()))
+    // Outside this repository: a run in a dirty one is refused.
+    let command = &mut Command::new(env!("CARGO_BIN_EXE_samebit"));
+    ended(command.args(args).env("SAMEBIT_CACHE", cache.path()).current_dir(cache.path()))
 }
 
 /// Runs `samebit` with the user's cache folder, where a downloaded model may be.
 pub fn samebit_with_cache<S: AsRef<OsStr>>(args: &[S]) -> Ended {
-    ended(Command::new(env!("CARGO_BIN_EXE_samebit")).args(args))
+    let command = &mut Command::new(env!("CARGO_BIN_EXE_samebit"));
+    ended(command.args(args).current_dir(std::env::temp_dir()))
 }
 
 /// Runs a command to its end.
@@ -111,6 +114,28 @@ impl Bench {
         bench.write_json("model/tokenizer_config.json", &json!({"eos_token": "<|im_end|>"}));
         bench.write("model/chat_template.jinja", TEMPLATE);
         bench
+    }
+
+    /// Makes the tokenizer byte-level, as GGUF describes them, with a token for every row of the embedding.
+    pub fn with_byte_level_tokenizer(self) -> Bench {
+        let read = |name: &str| -> Value {
+            serde_json::from_slice(&fs::read(self.path(name)).unwrap()).unwrap()
+        };
+        let mut tokenizer = read("model/tokenizer.json");
+        let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+        tokenizer["pre_tokenizer"] = bytes.clone();
+        tokenizer["decoder"] = bytes;
+        let vocabulary = tokenizer["model"]["vocab"].as_object_mut().unwrap();
+        for (character, spelled) in [(" ", "Ġ"), ("\n", "Ċ")] {
+            let id = vocabulary.shift_remove(character).unwrap();
+            vocabulary.insert(spelled.into(), id);
+        }
+        let rows = read("model/config.json")["vocab_size"].as_u64().unwrap();
+        for id in vocabulary.len() as u64..rows {
+            vocabulary.insert(format!("w{id}"), id.into());
+        }
+        self.write_json("model/tokenizer.json", &tokenizer);
+        self
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

@@ -233,7 +233,13 @@ impl Run<'_, '_> {
         if self.evaluation.is_some() && self.engine.blueprint.job.score.is_none() {
             return Err(TrainError::NotPlanned);
         }
-        Ok(self.resolved.schedule(self.dataset)?)
+        let schedule = self.resolved.schedule(self.dataset)?;
+        let (warmup, steps) =
+            (self.resolved.warmup_steps.as_ref().map_or(0, |c| c.value), schedule.steps());
+        if warmup > steps {
+            return Err(TrainError::Warmup { warmup, steps });
+        }
+        Ok(schedule)
     }
 
     /// Refuses to begin where the disk has no room for every checkpoint that is kept, one more while it is written, and
@@ -269,7 +275,8 @@ impl Run<'_, '_> {
         let product = product::path(folder, lora.is_some());
         match lora {
             Some(spec) => {
-                product::adapter(&product, self.engine, &spec, &self.resolved.model.value)
+                let base = &self.resolved.model.value;
+                product::adapter(&product, self.engine, &spec, base, self.checkpoint)
                     .map_err(|error| TrainError::Product { source: error.into() })?
             }
             None => product::model(&product, self.engine, self.checkpoint, self.extra_files)

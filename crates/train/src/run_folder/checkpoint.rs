@@ -277,3 +277,85 @@ impl State {
         RunError::State { path: self.path.clone(), reason }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::{Blueprint, Job, TrainShape};
+    use families::{BuildOptions, LoraSpec, Train};
+    use oracle::{Oracle, Precision};
+    use program::keep::{Keep, Level};
+    use program::{Rank, Topology};
+
+    /// A tiny model with adapters whose values are the element's index.
+    fn engine() -> Engine<'static> {
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../families/tests/golden/llama");
+        let checkpoint = formats::Checkpoint::open(&model).unwrap();
+        let spec = LoraSpec { r: 2, alpha: 4.0, rslora: false, targets: vec!["all-linear".into()] };
+        let options = BuildOptions { train: Train::Lora(spec), ..BuildOptions::default() };
+        let graph = families::build(checkpoint.config(), &options).unwrap().graph;
+        let keep = Keep::uniform(Level::All);
+        let shape = TrainShape { tokens: 8, segments: 2, accumulation: 1, keep, coef_known: true };
+        let job = Job { train: Some(shape), ..Job::default() };
+        let blueprint = Blueprint::new(&graph, Topology::single(), Rank::FIRST, job, &|_, _| 0);
+        let executor = Box::new(Oracle::new(Precision::F32));
+        let mut engine = Engine::new(graph, blueprint, executor).unwrap();
+        for (id, _) in trained(&engine) {
+            let count = engine.graph.param_info(id).elements();
+            engine.write_param(id, &(0..count).map(|i| i as f32).collect::<Vec<_>>());
+        }
+        engine
+    }
+
+    fn saved(engine: &Engine<'_>) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join(CHECKPOINTS)).unwrap();
+        let checkpoint = save(folder.path(), engine, 3, Evaluations::default()).unwrap();
+        (folder, checkpoint)
+    }
+
+    fn reason(result: Result<u64, RunError>) -> String {
+        match result {
+            Err(RunError::Unfaithful { reason, .. }) => reason,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_was_written_reads_back_and_its_size_was_foreseen() {
+        let engine = engine();
+        let (folder, checkpoint) = saved(&engine);
+        let elements: usize =
+            trained(&engine).iter().map(|(id, _)| engine.graph.param_info(*id).elements()).sum();
+        assert_eq!(compare(&checkpoint, &engine).unwrap(), 3 * 4 * elements as u64);
+        let files = fs::read_dir(&checkpoint).unwrap();
+        let used: u64 = files.map(|file| file.unwrap().metadata().unwrap().len()).sum();
+        assert!(used <= bytes(&engine) && 2 * used > bytes(&engine), "{used}");
+        assert_eq!(newest(folder.path()).unwrap(), Some((3, checkpoint)));
+    }
+
+    #[test]
+    fn a_byte_that_reads_back_otherwise_is_named() {
+        let mut engine = engine();
+        let (_folder, checkpoint) = saved(&engine);
+        let (id, names) = trained(&engine).pop().unwrap();
+        let mut values = engine.read_param(id);
+        let last = values.len() - 1;
+        values[last] = -values[last];
+        engine.write_param(id, &values);
+        assert_eq!(
+            reason(compare(&checkpoint, &engine)),
+            format!("`{}` has other bytes than the run", names[0])
+        );
+        values[last] = -values[last];
+        engine.write_param(id, &values);
+        compare(&checkpoint, &engine).unwrap();
+
+        let state = checkpoint.join(STATE_FILE);
+        let mut bytes = fs::read(&state).unwrap();
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        fs::write(&state, bytes).unwrap();
+        assert!(reason(compare(&checkpoint, &engine)).contains("and was written as"));
+    }
+}

@@ -38,7 +38,7 @@ pub(crate) fn need_space(folder: &Path, what: &str, needed: u64) -> Result<(), R
 /// Holds room for the next checkpoint.
 pub(crate) fn reserve(folder: &Path, bytes: u64) -> Result<Reserve, RunError> {
     need_space(folder, "the next checkpoint", bytes)?;
-    Ok(Reserve::hold(&folder.join(super::CHECKPOINTS), bytes)?)
+    Ok(Reserve::hold(&folder.join(super::CHECKPOINTS), "checkpoint", bytes)?)
 }
 
 fn check_empty(folder: &Path) -> Result<(), RunError> {

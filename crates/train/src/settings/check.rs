@@ -37,6 +37,10 @@ impl Requested {
         r.topology().check()?;
         let warmup = r.warmup_steps.as_ref().map_or(0, |c| c.value);
         self.within("warmup_steps", warmup, warmup <= COUNT_LIMIT, "at most 2^30")?;
+        if let Some(steps) = &r.max_steps {
+            let needed = format!("at most max_steps, {}", steps.value);
+            self.within("warmup_steps", warmup, warmup <= steps.value, &needed)?;
+        }
         let positive = |x: f64| x > 0.0 && (x as f32).is_finite() && x as f32 > 0.0;
         let not_negative = |x: f64| x == 0.0 || positive(x);
         let part = |x: f64| (0.0..1.0).contains(&x) && (x as f32) < 1.0;
@@ -81,8 +85,14 @@ impl Requested {
             "f32 in mode `full`: small updates are lost in bf16 weights",
         )
     }
+}
 
-    fn within(
+impl<S> Requested<S> {
+    /// Refuses a value that is not `good`.
+    ///
+    /// # Errors
+    /// [`SettingsError::OutOfRange`].
+    pub fn within(
         &self,
         key: &'static str,
         value: impl Display,

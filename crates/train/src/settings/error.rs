@@ -2,6 +2,23 @@
 
 use std::path::PathBuf;
 
+/// A parser's message with the names of Rust's types in words.
+pub(super) fn plain(error: &toml::de::Error) -> String {
+    let words = [
+        ("expected usize", "expected a whole number, not negative"),
+        ("expected u64", "expected a whole number, not negative"),
+        ("expected u32", "expected a whole number, not negative"),
+        ("expected i64", "expected a whole number"),
+        ("expected f64", "expected a number"),
+        ("expected f32", "expected a number"),
+        ("expected a sequence", "expected a list"),
+        ("floating point `", "number `"),
+    ];
+    words
+        .iter()
+        .fold(error.to_string().trim_end().to_owned(), |text, (from, to)| text.replace(from, to))
+}
+
 /// Settings that cannot be run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -25,12 +42,12 @@ pub enum SettingsError {
         limit: u64,
     },
     /// The file is not TOML, or a value has another type than its key takes.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {reason}", path.display())]
     Toml {
         /// The file.
         path: PathBuf,
-        /// What the parser says, with the line.
-        source: Box<toml::de::Error>,
+        /// What the parser says, with the line, in plain words.
+        reason: String,
     },
     /// A key that there is not.
     #[error("{}: unknown key `{key}`{}", path.display(), nearest.as_ref().map_or(String::new(), |n| format!("; did you mean `{n}`?")))]

@@ -8,7 +8,7 @@ mod resolved;
 mod size;
 
 pub use error::SettingsError;
-pub use requested::{Requested, Source};
+pub use requested::{Requested, Source, settings_from_toml};
 pub use resolve::{Facts, default_sequences};
 pub use resolved::{Chosen, Resolved};
 pub use size::Size;
@@ -217,7 +217,7 @@ mod tests {
     fn every_key_is_in_the_schema_and_described() {
         let schema = serde_json::to_value(schemars::schema_for!(Settings)).unwrap();
         let properties = schema["properties"].as_object().unwrap();
-        let keys = requested::keys();
+        let keys = requested::keys::<Settings>();
         assert_eq!(properties.len(), keys.len());
         for key in &keys {
             let said = properties[key]["description"].as_str();
@@ -234,6 +234,6 @@ mod tests {
             .filter_map(|arg| arg.get_long())
             .map(|flag| flag.replace('-', "_"))
             .collect();
-        assert_eq!(flags, requested::keys());
+        assert_eq!(flags, requested::keys::<Settings>());
     }
 }

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
+use super::error::plain;
 use super::{Settings, SettingsError};
 
 /// The largest settings file, bytes.
@@ -33,20 +35,62 @@ impl fmt::Display for Source {
 
 /// What was asked for: the settings that were written, and where. A flag outranks the file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Requested {
+pub struct Requested<S = Settings> {
     /// The settings; absent where a default is to be taken.
-    pub settings: Settings,
+    pub settings: S,
     /// Where each that is given comes from, by key.
     pub sources: BTreeMap<String, Source>,
 }
 
 /// Every key, in order of definition.
-pub(crate) fn keys() -> Vec<String> {
+pub(crate) fn keys<S: Serialize + Default>() -> Vec<String> {
     // JSON keeps absent settings, as null; they hold nothing that it could not write.
-    match serde_json::to_value(Settings::default()) {
+    match serde_json::to_value(S::default()) {
         Ok(serde_json::Value::Object(map)) => map.into_iter().map(|(key, _)| key).collect(),
         other => unreachable!("settings are an object: {other:?}"),
     }
+}
+
+/// Reads settings from a TOML file.
+///
+/// # Errors
+/// [`SettingsError::Read`], [`SettingsError::TooLarge`], and as [`settings_from_toml`].
+fn settings_from_file<S>(path: &Path) -> Result<S, SettingsError>
+where
+    S: Serialize + DeserializeOwned + Default,
+{
+    let read = |source| SettingsError::Read { path: path.to_owned(), source };
+    let bytes = std::fs::metadata(path).map_err(read)?.len();
+    if bytes > FILE_BYTES_LIMIT {
+        let path = path.to_owned();
+        return Err(SettingsError::TooLarge { path, bytes, limit: FILE_BYTES_LIMIT });
+    }
+    settings_from_toml(&std::fs::read_to_string(path).map_err(read)?, path)
+}
+
+/// Takes settings from the text of a TOML file; `path` is for messages.
+///
+/// # Errors
+/// [`SettingsError::Toml`], [`SettingsError::UnknownKey`].
+pub fn settings_from_toml<S>(text: &str, path: &Path) -> Result<S, SettingsError>
+where
+    S: Serialize + DeserializeOwned + Default,
+{
+    let wrong = |source: toml::de::Error| SettingsError::Toml {
+        path: path.to_owned(),
+        reason: plain(&source),
+    };
+    let table: Table = toml::from_str(text).map_err(wrong)?;
+    let keys = keys::<S>();
+    if let Some(key) = table.keys().find(|key| !keys.contains(key)) {
+        let nearest = families::nearest(key, keys.iter().map(String::as_str));
+        return Err(SettingsError::UnknownKey {
+            path: path.to_owned(),
+            key: key.clone(),
+            nearest: nearest.map(str::to_owned),
+        });
+    }
+    toml::from_str(text).map_err(wrong)
 }
 
 impl Settings {
@@ -55,17 +99,7 @@ impl Settings {
     /// # Errors
     /// [`SettingsError::Read`], [`SettingsError::TooLarge`], [`SettingsError::Toml`], [`SettingsError::UnknownKey`].
     pub fn from_toml_file(path: &Path) -> Result<Settings, SettingsError> {
-        let read = |source| SettingsError::Read { path: path.to_owned(), source };
-        let bytes = std::fs::metadata(path).map_err(read)?.len();
-        if bytes > FILE_BYTES_LIMIT {
-            return Err(SettingsError::TooLarge {
-                path: path.to_owned(),
-                bytes,
-                limit: FILE_BYTES_LIMIT,
-            });
-        }
-        let text = std::fs::read_to_string(path).map_err(read)?;
-        Self::from_toml(&text, path)
+        settings_from_file(path)
     }
 
     /// Takes the text of a TOML file; `path` is for messages.
@@ -73,30 +107,18 @@ impl Settings {
     /// # Errors
     /// [`SettingsError::Toml`], [`SettingsError::UnknownKey`].
     pub fn from_toml(text: &str, path: &Path) -> Result<Settings, SettingsError> {
-        let wrong =
-            |source| SettingsError::Toml { path: path.to_owned(), source: Box::new(source) };
-        let table: toml::Table = toml::from_str(text).map_err(wrong)?;
-        let keys = keys();
-        if let Some(key) = table.keys().find(|key| !keys.contains(key)) {
-            let nearest = families::nearest(key, keys.iter().map(String::as_str));
-            return Err(SettingsError::UnknownKey {
-                path: path.to_owned(),
-                key: key.clone(),
-                nearest: nearest.map(str::to_owned),
-            });
-        }
-        toml::from_str(text).map_err(wrong)
+        settings_from_toml(text, path)
     }
 }
 
-impl Requested {
+impl<S: Serialize + DeserializeOwned + Default> Requested<S> {
     /// Reads a settings file, if there is one, and joins it with flags.
     ///
     /// # Errors
     /// As [`Settings::from_toml_file`] and [`Requested::new`].
-    pub fn read(file: Option<&Path>, flags: Settings) -> Result<Requested, SettingsError> {
+    pub fn read(file: Option<&Path>, flags: S) -> Result<Requested<S>, SettingsError> {
         let file = match file {
-            Some(path) => Some((path.to_owned(), Settings::from_toml_file(path)?)),
+            Some(path) => Some((path.to_owned(), settings_from_file(path)?)),
             None => None,
         };
         Self::new(file, flags)
@@ -106,19 +128,36 @@ impl Requested {
     ///
     /// # Errors
     /// [`SettingsError::Unwritable`].
-    pub fn new(
-        file: Option<(PathBuf, Settings)>,
-        flags: Settings,
-    ) -> Result<Requested, SettingsError> {
-        let mut joined = Table::new();
-        let mut sources = BTreeMap::new();
+    pub fn new(file: Option<(PathBuf, S)>, flags: S) -> Result<Requested<S>, SettingsError> {
+        let none = Requested { settings: S::default(), sources: BTreeMap::new() };
         let file = file.map(|(path, settings)| (settings, Source::File(path)));
-        for (settings, source) in file.into_iter().chain([(flags, Source::Flag)]) {
+        none.joined(file.into_iter().chain([(flags, Source::Flag)]))
+    }
+
+    /// The same with flags that outrank what is there.
+    ///
+    /// # Errors
+    /// [`SettingsError::Unwritable`].
+    pub fn overridden(self, flags: S) -> Result<Requested<S>, SettingsError> {
+        self.joined([(flags, Source::Flag)])
+    }
+
+    /// Puts settings over those that are there, later ones over earlier ones.
+    fn joined(
+        self,
+        layers: impl IntoIterator<Item = (S, Source)>,
+    ) -> Result<Requested<S>, SettingsError> {
+        let unwritable = |from: String, error: toml::ser::Error| SettingsError::Unwritable {
+            from,
+            reason: error.to_string(),
+        };
+        let mut joined =
+            Table::try_from(&self.settings).map_err(|error| unwritable("record".into(), error))?;
+        let mut sources = self.sources;
+        for (settings, source) in layers {
             // TOML, since unlike JSON it can write a NaN, which is refused later and must not vanish here.
-            let table = Table::try_from(&settings).map_err(|error| SettingsError::Unwritable {
-                from: source.to_string(),
-                reason: error.to_string(),
-            })?;
+            let table = Table::try_from(&settings)
+                .map_err(|error| unwritable(source.to_string(), error))?;
             for (key, value) in table {
                 sources.insert(key.clone(), source.clone());
                 joined.insert(key, value);
@@ -130,9 +169,11 @@ impl Requested {
         })?;
         Ok(Requested { settings, sources })
     }
+}
 
+impl<S> Requested<S> {
     /// Where a key was given, in words.
-    pub(crate) fn from(&self, key: &str) -> String {
+    pub fn from(&self, key: &str) -> String {
         self.sources.get(key).map_or_else(|| "default".into(), Source::to_string)
     }
 }
@@ -158,6 +199,18 @@ mod tests {
         assert_eq!(requested.from("lr"), "flag");
         assert_eq!(requested.from("rank"), "run.toml");
         assert_eq!(requested.from("seed"), "default");
+    }
+
+    #[test]
+    fn flags_outrank_what_was_recorded_and_leave_the_rest() {
+        let file = toml("lr = 1e-4\nrank = 8\n").unwrap();
+        let recorded =
+            Requested::new(Some(("run.toml".into(), file)), Settings::default()).unwrap();
+        let flags = Settings { rank: Some(4), ..Settings::default() };
+        let now = recorded.clone().overridden(flags).unwrap();
+        assert_eq!((now.settings.rank, now.settings.lr), (Some(4), Some(1e-4)));
+        assert_eq!((now.from("rank"), now.from("lr")), ("flag".into(), "run.toml".into()));
+        assert_eq!(recorded.clone().overridden(Settings::default()).unwrap(), recorded);
     }
 
     #[test]
@@ -199,6 +252,25 @@ mod tests {
             let error = toml(text).unwrap_err();
             assert!(matches!(error, SettingsError::Toml { .. }), "{error}");
             assert!(error.to_string().contains("line 2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn types_are_named_in_words() {
+        for (text, word) in [
+            ("rank = \"eight\"", "a whole number"),
+            ("rank = -1", "a whole number, not negative"),
+            ("rank = 1.5", "a whole number"),
+            ("lr = \"fast\"", "expected a number"),
+            ("targets = \"q_proj\"", "a list"),
+            ("rslora = 1", "a boolean"),
+            ("memory = \"6\"", "6GiB?"),
+        ] {
+            let error = toml(text).unwrap_err().to_string();
+            assert!(error.contains(word), "{text}: {error}");
+            for rust in ["usize", "f64", "u64", "i64", "sequence"] {
+                assert!(!error.contains(rust), "{text}: {error}");
+            }
         }
     }
 

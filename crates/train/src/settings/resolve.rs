@@ -133,9 +133,11 @@ impl Requested {
         self.check(&resolved, facts)?;
         Ok(resolved)
     }
+}
 
+impl<S> Requested<S> {
     /// A value as given, or by default with the reason.
-    fn or<T>(
+    pub fn or<T>(
         &self,
         key: &str,
         given: Option<T>,
@@ -148,19 +150,31 @@ impl Requested {
         Chosen { value, why }
     }
 
-    fn or_default<T>(&self, key: &str, given: Option<T>, default: T) -> Chosen<T> {
+    /// A value as given, or one that is always the default.
+    pub fn or_default<T>(&self, key: &str, given: Option<T>, default: T) -> Chosen<T> {
         self.or(key, given, || (default, "default".into()))
     }
 
-    fn given<T>(&self, key: &str, given: Option<T>) -> Option<Chosen<T>> {
+    /// A value if it was given.
+    pub fn given<T>(&self, key: &str, given: Option<T>) -> Option<Chosen<T>> {
         let why = self.from(key);
         given.map(|value| Chosen { value, why })
     }
 
-    fn require<T>(&self, key: &'static str, given: Option<T>) -> Result<Chosen<T>, SettingsError> {
+    /// A value that must be given.
+    ///
+    /// # Errors
+    /// [`SettingsError::Missing`].
+    pub fn require<T>(
+        &self,
+        key: &'static str,
+        given: Option<T>,
+    ) -> Result<Chosen<T>, SettingsError> {
         self.given(key, given).ok_or(SettingsError::Missing { key })
     }
+}
 
+impl Requested {
     fn refuse_both(&self, first: &'static str, second: &'static str) -> Result<(), SettingsError> {
         if [first, second].iter().all(|key| self.sources.contains_key(*key)) {
             return Err(SettingsError::Conflict { first, second });

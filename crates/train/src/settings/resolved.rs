@@ -185,7 +185,7 @@ impl Resolved {
     }
 
     /// The optimizer's settings at a learning rate.
-    pub(crate) fn hyper(&self, lr: f32) -> Hyper {
+    pub fn hyper(&self, lr: f32) -> Hyper {
         Hyper {
             lr,
             beta1: self.beta1.value as f32,

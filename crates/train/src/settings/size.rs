@@ -7,12 +7,12 @@ use std::str::FromStr;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Bytes, written as a number with a unit: `6GiB`, `512 MiB`, `2.5GB`, `1073741824`.
+/// Bytes, written as a number with a unit: `6GiB`, `512 MiB`, `2.5GB`, `1073741824B`. A bare number is refused: whoever
+/// writes 6 means gibibytes and not bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub usize);
 
-const UNITS: [(&str, u64); 10] = [
-    ("", 1),
+const UNITS: [(&str, u64); 9] = [
     ("B", 1),
     ("KIB", 1 << 10),
     ("MIB", 1 << 20),
@@ -36,6 +36,11 @@ impl FromStr for Size {
         let (number, unit) = text.split_at(digits);
         let number: f64 = number.parse().map_err(|_| wrong())?;
         let unit = unit.trim().to_ascii_uppercase();
+        if unit.is_empty() {
+            return Err(format!(
+                "`{text}` has no unit: {text}GiB? (B, KiB, MiB, GiB, TiB, KB, MB, GB, TB)"
+            ));
+        }
         let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
         let bytes = number * *factor as f64;
         // Past 2^53 a float has no odd integers; no machine has such memory either.
@@ -80,7 +85,7 @@ impl JsonSchema for Size {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": "string", "pattern": r"^\s*[0-9.]+\s*([KMGTkmgt][Ii]?)?[Bb]?\s*$"})
+        json_schema!({"type": "string", "pattern": r"^\s*[0-9.]+\s*([KMGTkmgt][Ii]?)?[Bb]\s*$"})
     }
 }
 
@@ -95,7 +100,7 @@ mod tests {
             ("512 mib", 512 << 20, "512MiB"),
             ("1.5KiB", 1536, "1536B"),
             ("2GB", 2_000_000_000, "1953125KiB"),
-            ("1024", 1024, "1KiB"),
+            ("1024B", 1024, "1KiB"),
         ] {
             let size: Size = text.parse().unwrap();
             assert_eq!((size.0, size.to_string().as_str()), (bytes, printed));
@@ -104,8 +109,16 @@ mod tests {
     }
 
     #[test]
+    fn a_bare_number_is_asked_about() {
+        for text in ["6", " 6 ", "1073741824"] {
+            let error = text.parse::<Size>().unwrap_err();
+            assert!(error.contains(&format!("{}GiB?", text.trim())), "{error}");
+        }
+    }
+
+    #[test]
     fn what_is_no_size_is_refused() {
-        for text in ["", "GiB", "6GiBs", "-1", "0", "1e9", "1.2.3", "99999999TiB", "6 G iB"] {
+        for text in ["", "GiB", "6GiBs", "-1", "0B", "1e9", "1.2.3", "99999999TiB", "6 G iB"] {
             assert!(text.parse::<Size>().unwrap_err().contains("is not a size"), "{text}");
         }
     }

@@ -2,12 +2,15 @@
 
 use std::ops::Range;
 
-use program::ops::VocabShard;
+use canon::policy::Kept;
+use program::ops::{Measures, Policy, VocabShard};
 
-use super::{gradient, tiles};
+use super::gradient::{self, Terms};
+use super::{read, tiles, truncate};
 use crate::context::{Context, Shared};
 use crate::ops::lanes::{Units, for_units, shifted};
 use crate::simd::{LANES, Vector, ln};
+use arena::Frame;
 
 /// Bytes of logits of a block, to lie in a second-level cache.
 const BLOCK_BYTES: usize = 1 << 20;
@@ -19,6 +22,33 @@ pub(super) struct Rows<'a> {
     pub(super) index: &'a [u32],
     /// Targets of the micro-batch.
     pub(super) targets: &'a [u32],
+    /// What tokens are chosen from.
+    pub(super) chosen: Chosen<'a>,
+}
+
+/// A policy with the last kept candidates of the micro-batch.
+#[derive(Clone, Copy)]
+pub(super) struct Chosen<'a> {
+    pub(super) scale: f32,
+    kept: Option<(&'a [f32], &'a [u32])>,
+}
+
+impl<'a> Chosen<'a> {
+    pub(super) fn new(frame: &Frame<'a>, policy: &Policy) -> Self {
+        // SAFETY: the operation reads both and writes neither.
+        let kept =
+            policy.kept.map(|(logits, ids)| (read(frame, logits), unsafe { frame.u32(ids) }));
+        Chosen { scale: policy.scale, kept }
+    }
+
+    pub(super) fn truncated(&self) -> bool {
+        self.kept.is_some()
+    }
+
+    #[inline(always)]
+    fn kept(&self, row: usize) -> Kept {
+        self.kept.map_or(Kept::ALL, |(logits, ids)| Kept { logit: logits[row], id: ids[row] })
+    }
 }
 
 /// What is made of a row of logits. Arrays have a place for every row of the
@@ -27,11 +57,34 @@ pub(super) struct Rows<'a> {
 pub(super) enum Outcome<'a> {
     /// `lse = max + ln Σexp`, `logp = logit[target] − lse`; with `coef`, the logits
     /// become their gradient.
-    LogProbs { logp: Shared<f32>, lse: Option<Shared<f32>>, coef: Option<&'a [f32]> },
-    /// `[max, Σexp, logit[target]]`, the logit −∞ where the share lacks the target.
-    Stats { stats: Shared<f32> },
+    LogProbs {
+        logp: Shared<f32>,
+        lse: Option<Shared<f32>>,
+        entropy: Option<Shared<f32>>,
+        /// Log-probs and log Σexp over the whole vocabulary.
+        full: Option<(Shared<f32>, Shared<f32>)>,
+        coef: Option<&'a [f32]>,
+    },
+    /// The columns of [`Measures`]; logits are −∞ where the share lacks the target.
+    Stats { stats: Shared<f32>, measures: Measures },
     /// The logits become their gradient.
-    Gradient { lse: &'a [f32], coef: &'a [f32] },
+    Gradient {
+        lse: &'a [f32],
+        coef: &'a [f32],
+        /// Entropies and their coefficients.
+        entropy: Option<(&'a [f32], &'a [f32])>,
+        /// Log Σexp over the whole vocabulary and coefficients.
+        full: Option<(&'a [f32], &'a [f32])>,
+    },
+}
+
+/// Where log Σexp of a row is.
+#[derive(Clone, Copy)]
+enum Lse<'a> {
+    /// By row of the block.
+    Block(&'a [f32; LANES]),
+    /// By row of the micro-batch.
+    Batch(&'a [f32]),
 }
 
 /// A unit is a block of rows.
@@ -91,44 +144,172 @@ impl Blocks<'_> {
                     .fill(f32::NEG_INFINITY);
             }
             match self.outcome {
-                Outcome::LogProbs { logp, lse: kept, coef } => {
-                    let (max, sum) = self.log_sum_exp::<V>(logits, rows.len());
-                    let lse = max.add(ln(sum)).to_array();
-                    for (r, t) in self.micro_batch(&rows) {
-                        let target = self.target(t);
-                        logp.get().add(t).write(self.logit(row(r), target) - lse[r]);
-                        if let Some(kept) = kept {
-                            kept.get().add(t).write(lse[r]);
-                        }
-                        if let Some(coef) = coef {
-                            gradient::row::<V>(row(r), words, share, target, lse[r], coef[t]);
-                        }
+                Outcome::LogProbs { logp, lse, entropy, full, coef } => {
+                    if let Some(full) = full {
+                        self.log_probs::<V, false>(logits, &rows, full.0, Some(full.1), None);
+                    }
+                    self.truncate::<V>(logits, &rows);
+                    let found = match entropy {
+                        None => self.log_probs::<V, false>(logits, &rows, logp, lse, None),
+                        Some(_) => self.log_probs::<V, true>(logits, &rows, logp, lse, entropy),
+                    };
+                    if let Some(coef) = coef {
+                        self.gradients::<V>(logits, &rows, Lse::Block(&found), coef, None, None);
                     }
                 }
-                Outcome::Stats { stats } => {
-                    let (max, sum) = self.log_sum_exp::<V>(logits, rows.len());
-                    let (max, sum) = (max.to_array(), sum.to_array());
-                    for (r, t) in self.micro_batch(&rows) {
-                        let logit = self.logit(row(r), self.target(t));
-                        stats.get().add(3 * t).cast::<[f32; 3]>().write([max[r], sum[r], logit]);
-                    }
+                Outcome::Stats { stats, measures } => {
+                    self.stats::<V>(logits, &rows, stats, measures);
                 }
-                Outcome::Gradient { lse, coef } => {
-                    for (r, t) in self.micro_batch(&rows) {
-                        let target = self.target(t);
-                        gradient::row::<V>(row(r), words, share, target, lse[t], coef[t]);
-                    }
+                Outcome::Gradient { lse, coef, entropy, full } => {
+                    self.gradients::<V>(logits, &rows, Lse::Batch(lse), coef, entropy, full);
                 }
             }
         }
     }
 
-    /// `(max, Σexp)` of a block's rows. A function, not a closure: only what is inlined
+    /// −∞ in place of what the policy drops.
+    #[inline(always)]
+    unsafe fn truncate<V: Vector>(&self, logits: Shared<f32>, rows: &Range<usize>) {
+        if !self.rows.chosen.truncated() {
+            return;
+        }
+        for (r, t) in self.micro_batch(rows) {
+            let (row, first) = (shifted(logits, r * self.shard.rows), self.shard.first);
+            // SAFETY: the caller's word.
+            unsafe { truncate::row::<V>(row, first, self.words(), self.rows.chosen.kept(t)) };
+        }
+    }
+
+    /// Log-probs, log Σexp and entropies of a block's rows; gives the second.
+    #[inline(always)]
+    unsafe fn log_probs<V: Vector, const DOTS: bool>(
+        &self,
+        logits: Shared<f32>,
+        rows: &Range<usize>,
+        logp: Shared<f32>,
+        lse: Option<Shared<f32>>,
+        entropy: Option<Shared<f32>>,
+    ) -> [f32; LANES] {
+        // SAFETY: as the caller's.
+        unsafe {
+            let sums = self.sums::<V, DOTS>(logits, rows.len());
+            let log = ln(sums.sum);
+            let found = sums.max.add(log).to_array();
+            let entropies = if DOTS { log.sub(sums.dot.div(sums.sum)) } else { V::zero() };
+            let entropies = entropies.to_array();
+            for (r, t) in self.micro_batch(rows) {
+                let row = shifted(logits, r * self.shard.rows);
+                logp.get().add(t).write(self.logit(row, self.target(t)) - found[r]);
+                if let Some(lse) = lse {
+                    lse.get().add(t).write(found[r]);
+                }
+                if let Some(entropy) = entropy {
+                    entropy.get().add(t).write(entropies[r]);
+                }
+            }
+            found
+        }
+    }
+
+    /// A share's statistics.
+    #[inline(always)]
+    unsafe fn stats<V: Vector>(
+        &self,
+        logits: Shared<f32>,
+        rows: &Range<usize>,
+        stats: Shared<f32>,
+        measures: Measures,
+    ) {
+        let columns = measures.columns();
+        // SAFETY: as the caller's; a row of statistics has so many columns.
+        unsafe {
+            if measures.full {
+                let at = shifted(stats, measures.full_column());
+                self.sums_and_logits::<V, false>(logits, rows, at, columns);
+            }
+            self.truncate::<V>(logits, rows);
+            if measures.entropy {
+                self.sums_and_logits::<V, true>(logits, rows, stats, columns);
+            } else {
+                self.sums_and_logits::<V, false>(logits, rows, stats, columns);
+            }
+        }
+    }
+
+    /// `[max, Σexp, logit]`, then `Σ exp·(logit − max)` with `DOTS`, of a block's rows.
+    #[inline(always)]
+    unsafe fn sums_and_logits<V: Vector, const DOTS: bool>(
+        &self,
+        logits: Shared<f32>,
+        rows: &Range<usize>,
+        to: Shared<f32>,
+        columns: usize,
+    ) {
+        // SAFETY: as the caller's.
+        unsafe {
+            let sums = self.sums::<V, DOTS>(logits, rows.len());
+            let (max, sum) = (sums.max.to_array(), sums.sum.to_array());
+            let dot = sums.dot.to_array();
+            for (r, t) in self.micro_batch(rows) {
+                let logit = self.logit(shifted(logits, r * self.shard.rows), self.target(t));
+                let to = to.get().add(columns * t);
+                to.cast::<[f32; 3]>().write([max[r], sum[r], logit]);
+                if DOTS {
+                    to.add(3).write(dot[r]);
+                }
+            }
+        }
+    }
+
+    /// Rows of logits turned into their gradients.
+    #[inline(always)]
+    unsafe fn gradients<V: Vector>(
+        &self,
+        logits: Shared<f32>,
+        rows: &Range<usize>,
+        lse: Lse<'_>,
+        coef: &[f32],
+        entropy: Option<(&[f32], &[f32])>,
+        full: Option<(&[f32], &[f32])>,
+    ) {
+        let scale = self.rows.chosen.scale;
+        let share = self.shard.rows;
+        for (r, t) in self.micro_batch(rows) {
+            let term = |pair: Option<(&[f32], &[f32])>| {
+                pair.map(|(value, coef)| (coef[t] * scale, value[t]))
+            };
+            let row = gradient::Row {
+                logits: shifted(logits, r * share),
+                first: self.shard.first,
+                words: self.words(),
+                share,
+                target: self.target(t),
+            };
+            let terms = Terms {
+                coef: coef[t] * scale,
+                lse: match lse {
+                    Lse::Block(of_row) => of_row[r],
+                    Lse::Batch(of_row) => of_row[t],
+                },
+                kept: self.rows.chosen.kept(t),
+                entropy: term(entropy),
+                full: term(full),
+            };
+            // SAFETY: as the caller's.
+            unsafe { gradient::row::<V>(row, &terms) };
+        }
+    }
+
+    /// The sums of a block's rows. A function, not a closure: only what is inlined
     /// is compiled for the instruction set.
     #[inline(always)]
-    unsafe fn log_sum_exp<V: Vector>(&self, logits: Shared<f32>, rows: usize) -> (V, V) {
+    unsafe fn sums<V: Vector, const DOTS: bool>(
+        &self,
+        logits: Shared<f32>,
+        rows: usize,
+    ) -> tiles::Sums<V> {
         // SAFETY: as the caller's.
-        unsafe { tiles::combine_rows::<V>(logits, self.shard.rows, rows, &self.shard.leaves) }
+        unsafe { tiles::combine_rows::<V, DOTS>(logits, self.shard.rows, rows, &self.shard.leaves) }
     }
 
     /// Each row of the block with its row in the micro-batch.

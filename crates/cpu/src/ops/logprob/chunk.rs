@@ -33,6 +33,7 @@ pub(super) struct Head<'a> {
     op: &'static str,
     x: &'a [f32],
     weight: Elems<'a>,
+    scale: f32,
     shard: &'a VocabShard,
     pub(super) hidden: usize,
 }
@@ -43,6 +44,7 @@ impl<'a> Head<'a> {
         frame: &Frame<'a>,
         x: BufferId,
         weight: BufferId,
+        scale: f32,
         shard: &'a VocabShard,
     ) -> Self {
         let hidden = frame.cols(x);
@@ -62,7 +64,7 @@ impl<'a> Head<'a> {
             arena::Elems::Bf16(weight) => Elems::Bf16(weight),
         };
         // SAFETY: as above.
-        Head { op, x: unsafe { frame.f32(x) }, weight, shard, hidden }
+        Head { op, x: unsafe { frame.f32(x) }, weight, scale, shard, hidden }
     }
 }
 
@@ -148,7 +150,7 @@ impl<'a> Work<'a> {
     }
 
     /// Gathers the input of `rows` and computes their logits: one chain over the
-    /// hidden columns each.
+    /// hidden columns each, times the policy's scale.
     pub(super) fn compute_logits(
         &mut self,
         context: &Context,
@@ -166,7 +168,7 @@ impl<'a> Work<'a> {
             n: head.shard.rows,
             leaves: &[&[term]],
             tail: &[],
-            alpha: 1.0,
+            alpha: head.scale,
             init: Init::None,
         };
         let out = OutView::f32(self.logits, head.shard.rows);

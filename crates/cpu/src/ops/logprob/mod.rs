@@ -11,15 +11,16 @@ mod chunk;
 mod combine;
 mod gradient;
 mod tiles;
+mod truncate;
 
 use arena::{ExecError, Frame};
-use program::ops::{LogProb, LogProbBackward, LogProbStats};
+use program::ops::{LogProb, LogProbBackward, LogProbStats, Measures};
 use program::{BufferId, Program};
 
 use super::{source, workspace};
 use crate::bounds::Bounds;
 use crate::context::{Context, Shared};
-use block::{Outcome, Rows, for_blocks};
+use block::{Chosen, Outcome, Rows, for_blocks};
 use chunk::{Head, Want, Work, active_rows};
 pub(crate) use combine::log_prob_combine;
 
@@ -28,6 +29,13 @@ pub(super) const INACTIVE: u32 = u32::MAX;
 
 /// `[max, Σexp, logit]` of a row without logits.
 const NO_LOGITS: [f32; 3] = [f32::NEG_INFINITY, 0.0, f32::NEG_INFINITY];
+
+/// The statistics of a row without logits.
+fn no_logits(measures: Measures) -> impl Iterator<Item = f32> {
+    let dot = measures.entropy.then_some(0.0);
+    let full = measures.full.then_some(NO_LOGITS).into_iter().flatten();
+    NO_LOGITS.into_iter().chain(dot).chain(full)
+}
 
 /// Live elements of a buffer that the operation reads and does not write.
 fn read<'a>(frame: &Frame<'a>, id: BufferId) -> &'a [f32] {
@@ -49,13 +57,22 @@ fn clear_inactive(to: Shared<f32>, cols: usize, targets: &[u32]) {
     }
 }
 
-/// The first active row whose log-prob is not finite is an error.
-fn check_finite(logp: Shared<f32>, rows: &[u32], targets: &[u32]) -> Result<(), ExecError> {
+/// The first active row whose log-prob is not finite is an error; −∞ of a truncated policy
+/// is that of a dropped target.
+fn check_finite(
+    logp: Shared<f32>,
+    rows: &[u32],
+    targets: &[u32],
+    truncated: bool,
+) -> Result<(), ExecError> {
     for &t in rows {
         // SAFETY: active rows are rows of the buffer.
         let value = unsafe { *logp.get().add(t as usize) };
         if !value.is_finite() {
             let (row, id) = (t as usize, targets[t as usize]);
+            if truncated && value == f32::NEG_INFINITY {
+                return Err(ExecError::TargetNotKept { row, id });
+            }
             return Err(ExecError::NonFiniteLogProb { row, id, value });
         }
     }
@@ -69,10 +86,13 @@ pub(crate) fn log_prob(
     frame: &Frame<'_>,
 ) -> Result<(), ExecError> {
     const NAME: &str = "LogProb";
-    let head = Head::new(NAME, frame, op.x, op.weight, &op.shard);
+    let head = Head::new(NAME, frame, op.x, op.weight, op.policy.scale, &op.shard);
     let targets = targets(frame, op.targets);
-    let logp = source(frame, op.logp, targets.len());
-    let lse = op.lse.map(|lse| source(frame, lse, targets.len()));
+    let chosen = Chosen::new(frame, &op.policy);
+    assert!(op.grad.is_none() || !chosen.truncated(), "a fused gradient is of every candidate");
+    let out = |id| source(frame, id, targets.len());
+    let (logp, lse, entropy) = (out(op.logp), op.lse.map(out), op.entropy.map(out));
+    let full = op.full.map(|(logp, lse)| (out(logp), out(lse)));
     let grad = op
         .grad
         .map(|(coef, dx)| (read(frame, coef), source(frame, dx, targets.len() * head.hidden)));
@@ -81,19 +101,20 @@ pub(crate) fn log_prob(
     let active = active_rows(NAME, targets, op.shard.vocab, &mut workspace)?;
     let mut work =
         Work::take(&head, (op.chunk, context.arithmetic()), targets.len(), want, workspace)?;
-    clear_inactive(logp, 1, targets);
-    if let Some(lse) = lse {
-        clear_inactive(lse, 1, targets);
+    let (full_logp, full_lse) = full.unzip();
+    for to in [Some(logp), lse, entropy, full_logp, full_lse].into_iter().flatten() {
+        clear_inactive(to, 1, targets);
     }
     if let Some((_, dx)) = grad {
         clear_inactive(dx, head.hidden, targets);
     }
     for index in active.chunks(work.chunk) {
-        let rows = Rows { index, targets };
+        let rows = Rows { index, targets, chosen };
         work.compute_logits(context, &head, index)?;
-        let outcome = Outcome::LogProbs { logp, lse, coef: grad.map(|(coef, _)| coef) };
+        let coef = grad.map(|(coef, _)| coef);
+        let outcome = Outcome::LogProbs { logp, lse, entropy, full, coef };
         for_blocks(context, work.rows_of_logits(), &op.shard, rows, outcome);
-        check_finite(logp, index, targets)?;
+        check_finite(logp, index, targets, chosen.truncated())?;
         if let Some((_, dx)) = grad {
             work.input_gradient(context, &head, index, dx)?;
         }
@@ -115,9 +136,11 @@ pub(crate) fn log_prob_stats(
     frame: &Frame<'_>,
 ) -> Result<(), ExecError> {
     const NAME: &str = "LogProbStats";
-    let head = Head::new(NAME, frame, op.x, op.weight, &op.shard);
+    let head = Head::new(NAME, frame, op.x, op.weight, op.policy.scale, &op.shard);
     let targets = targets(frame, op.targets);
-    let stats = source(frame, op.stats, targets.len() * 3);
+    let chosen = Chosen::new(frame, &op.policy);
+    let columns = op.measures.columns();
+    let stats = source(frame, op.stats, targets.len() * columns);
     let mut workspace = workspace(frame);
     let active = active_rows(NAME, targets, op.shard.vocab, &mut workspace)?;
     let mut work = Work::take(
@@ -128,13 +151,16 @@ pub(crate) fn log_prob_stats(
         workspace,
     )?;
     for (t, _) in targets.iter().enumerate().filter(|&(_, &target)| target == INACTIVE) {
-        // SAFETY: the buffer has a row for every target.
-        unsafe { stats.get().add(3 * t).cast::<[f32; 3]>().write(NO_LOGITS) };
+        for (column, value) in no_logits(op.measures).enumerate() {
+            // SAFETY: the buffer has a row for every target.
+            unsafe { stats.get().add(columns * t + column).write(value) };
+        }
     }
     for index in active.chunks(work.chunk) {
-        let rows = Rows { index, targets };
+        let rows = Rows { index, targets, chosen };
         work.compute_logits(context, &head, index)?;
-        for_blocks(context, work.rows_of_logits(), &op.shard, rows, Outcome::Stats { stats });
+        let outcome = Outcome::Stats { stats, measures: op.measures };
+        for_blocks(context, work.rows_of_logits(), &op.shard, rows, outcome);
     }
     Ok(())
 }
@@ -151,9 +177,14 @@ pub(crate) fn log_prob_backward(
     frame: &Frame<'_>,
 ) -> Result<(), ExecError> {
     const NAME: &str = "LogProbBackward";
-    let head = Head::new(NAME, frame, op.x, op.weight, &op.shard);
+    let head = Head::new(NAME, frame, op.x, op.weight, op.policy.scale, &op.shard);
     let targets = targets(frame, op.targets);
     let (lse, coef) = (read(frame, op.lse), read(frame, op.coef));
+    let chosen = Chosen::new(frame, &op.policy);
+    let pair = |ids: Option<(BufferId, BufferId)>| {
+        ids.map(|(value, coef)| (read(frame, value), read(frame, coef)))
+    };
+    let (entropy, full) = (pair(op.entropy), pair(op.full));
     assert!(lse.len() == targets.len() && coef.len() == targets.len(), "one value a target");
     let dx = op.dx.map(|dx| source(frame, dx, targets.len() * head.hidden));
     let want = Want { dx: op.dx.is_some(), dw: op.dw.is_some() };
@@ -172,15 +203,10 @@ pub(crate) fn log_prob_backward(
         dw.fill(0.0);
     }
     for (number, index) in active.chunks(work.chunk).enumerate() {
-        let rows = Rows { index, targets };
+        let rows = Rows { index, targets, chosen };
         work.compute_logits(context, &head, index)?;
-        for_blocks(
-            context,
-            work.rows_of_logits(),
-            &op.shard,
-            rows,
-            Outcome::Gradient { lse, coef },
-        );
+        let outcome = Outcome::Gradient { lse, coef, entropy, full };
+        for_blocks(context, work.rows_of_logits(), &op.shard, rows, outcome);
         if let Some(dx) = dx {
             work.input_gradient(context, &head, index, dx)?;
         }

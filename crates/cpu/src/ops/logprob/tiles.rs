@@ -2,8 +2,8 @@
 //!
 //! Inside a tile lanes are columns, as the canon's `LogSumExp::of_tile` says. From
 //! there on lanes are rows, up to sixteen at once, so that combining costs a vector
-//! operation where it would cost sixteen calls; each lane does what
-//! `LogSumExp::combine` does.
+//! operation where it would cost sixteen calls; each lane does what the canon's
+//! `combine` does.
 
 use std::ops::Range;
 
@@ -17,32 +17,53 @@ const TILE_VECTORS: usize = VOCAB_TILE / LANES;
 /// Deepest stack of a tree: `2^31` leaves.
 const DEPTH: usize = 32;
 
-/// The pairs of sixteen rows.
+/// The sums of sixteen rows: `canon::policy::EntropySum` in each lane, of which `dot` is
+/// kept only with `DOTS`.
 #[derive(Clone, Copy)]
-struct Pairs<V> {
-    max: V,
-    sum: V,
+pub(super) struct Sums<V> {
+    pub(super) max: V,
+    pub(super) sum: V,
+    pub(super) dot: V,
 }
 
-impl<V: Vector> Pairs<V> {
-    /// `LogSumExp::combine` in each lane.
+impl<V: Vector> Sums<V> {
     #[inline(always)]
-    unsafe fn combine(self, other: Self) -> Self {
+    pub(super) unsafe fn empty() -> Self {
+        // SAFETY: as the caller's.
+        unsafe { Sums { max: V::splat(f32::NEG_INFINITY), sum: V::zero(), dot: V::zero() } }
+    }
+
+    /// `EntropySum::combine` in each lane.
+    #[inline(always)]
+    unsafe fn combine<const DOTS: bool>(self, other: Self) -> Self {
         // SAFETY: as the caller's.
         unsafe {
             let max = self.max.max(other.max);
-            let left = self.sum.mul(exp(self.max.sub(max)));
-            let right = other.sum.mul(exp(other.max.sub(max)));
+            let (left, right) = (self.moved::<DOTS>(max), other.moved::<DOTS>(max));
+            Sums { max, sum: left.0.add(right.0), dot: left.1.add(right.1) }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn moved<const DOTS: bool>(self, max: V) -> (V, V) {
+        // SAFETY: as the caller's.
+        unsafe {
             let empty = V::splat(f32::NEG_INFINITY);
-            let sum = max.select_equal(empty, self.sum.add(other.sum), left.add(right));
-            Pairs { max, sum }
+            let d = self.max.sub(max);
+            let e = exp(d);
+            let sum = self.max.select_equal(empty, self.sum, self.sum.mul(e));
+            if !DOTS {
+                return (sum, self.dot);
+            }
+            let dot = self.dot.add(self.sum.mul(d)).mul(e);
+            (sum, self.max.select_equal(empty, self.dot, dot))
         }
     }
 }
 
-/// The mid-split tree over pairs that come in order.
+/// The mid-split tree over sums that come in order.
 struct Tree<V> {
-    stack: [Pairs<V>; DEPTH],
+    stack: [Sums<V>; DEPTH],
     depth: usize,
     leaves: usize,
     pushed: usize,
@@ -53,17 +74,16 @@ impl<V: Vector> Tree<V> {
     unsafe fn new(leaves: usize) -> Self {
         assert!(leaves > 0 && canon::tree::partials(leaves) <= DEPTH, "{leaves} leaves of a tree");
         // SAFETY: as the caller's.
-        let none = unsafe { Pairs { max: V::splat(f32::NEG_INFINITY), sum: V::zero() } };
-        Tree { stack: [none; DEPTH], depth: 0, leaves, pushed: 0 }
+        Tree { stack: [unsafe { Sums::empty() }; DEPTH], depth: 0, leaves, pushed: 0 }
     }
 
     #[inline(always)]
-    unsafe fn push(&mut self, leaf: Pairs<V>) {
+    unsafe fn push<const DOTS: bool>(&mut self, leaf: Sums<V>) {
         let mut newest = leaf;
         for _ in 0..canon::tree::merges_after(self.pushed, self.leaves) {
             self.depth -= 1;
             // SAFETY: as the caller's.
-            newest = unsafe { self.stack[self.depth].combine(newest) };
+            newest = unsafe { self.stack[self.depth].combine::<DOTS>(newest) };
         }
         self.stack[self.depth] = newest;
         self.depth += 1;
@@ -71,19 +91,19 @@ impl<V: Vector> Tree<V> {
     }
 }
 
-/// `(max, Σexp)` of `rows <= 16` rows, a lane each: tiles in the tree of their leaf,
-/// leaves in theirs.
+/// The sums of `rows <= 16` rows, a lane each: tiles in the tree of their leaf, leaves in
+/// theirs.
 ///
 /// # Safety
 /// The instruction set of `V` is enabled; there are `rows` rows, `stride` apart, with
 /// the columns of the leaves, whole tiles of them.
 #[inline(always)]
-pub(super) unsafe fn combine_rows<V: Vector>(
+pub(super) unsafe fn combine_rows<V: Vector, const DOTS: bool>(
     logits: Shared<f32>,
     stride: usize,
     rows: usize,
     leaves: &[Range<usize>],
-) -> (V, V) {
+) -> Sums<V> {
     // SAFETY: as the caller's.
     unsafe {
         let mut over_leaves = Tree::<V>::new(leaves.len());
@@ -91,22 +111,26 @@ pub(super) unsafe fn combine_rows<V: Vector>(
             let mut over_tiles = Tree::<V>::new(leaf.len() / VOCAB_TILE);
             for column in leaf.clone().step_by(VOCAB_TILE) {
                 let tile = logits.get().wrapping_add(column).cast_const();
-                over_tiles.push(tile_pairs::<V>(tile, stride, rows));
+                over_tiles.push::<DOTS>(tile_sums::<V, DOTS>(tile, stride, rows));
             }
-            over_leaves.push(over_tiles.stack[0]);
+            over_leaves.push::<DOTS>(over_tiles.stack[0]);
         }
-        let Pairs { max, sum } = over_leaves.stack[0];
-        (max, sum)
+        over_leaves.stack[0]
     }
 }
 
-/// The pairs of one tile of each row.
+/// The sums of one tile of each row.
 #[inline(always)]
-unsafe fn tile_pairs<V: Vector>(tile: *const f32, stride: usize, rows: usize) -> Pairs<V> {
+unsafe fn tile_sums<V: Vector, const DOTS: bool>(
+    tile: *const f32,
+    stride: usize,
+    rows: usize,
+) -> Sums<V> {
     let mut maxima = [f32::NEG_INFINITY; LANES];
     // SAFETY: as the caller's.
     unsafe {
         let mut sums = [V::zero(); LANES];
+        let mut dots = [V::zero(); LANES];
         for r in 0..rows {
             let row = tile.wrapping_add(r * stride);
             let mut x = [V::zero(); TILE_VECTORS];
@@ -118,20 +142,36 @@ unsafe fn tile_pairs<V: Vector>(tile: *const f32, stride: usize, rows: usize) ->
             // Of nothing but −∞, every exponential is +0 from any finite base.
             let base = V::splat(if max == f32::NEG_INFINITY { 0.0 } else { max });
             for x in x {
-                sums[r] = sums[r].add(exp(x.sub(base)));
+                let d = x.sub(base);
+                let e = exp(d);
+                sums[r] = sums[r].add(e);
+                if DOTS {
+                    let d = x.select_equal(V::splat(f32::NEG_INFINITY), V::zero(), d);
+                    dots[r] = dots[r].add(e.mul(d));
+                }
             }
         }
-        // Lane i of every row in vector i; then the mid-split tree over lanes.
-        V::transpose(&mut sums);
+        let sum = fold_lanes(&mut sums);
+        let dot = if DOTS { fold_lanes(&mut dots) } else { V::zero() };
+        Sums { max: V::load(maxima.as_ptr()), sum, dot }
+    }
+}
+
+/// Lane `i` of every row in vector `i`; then the mid-split tree over lanes.
+#[inline(always)]
+unsafe fn fold_lanes<V: Vector>(rows: &mut [V; LANES]) -> V {
+    // SAFETY: as the caller's.
+    unsafe {
+        V::transpose(rows);
         let mut n = LANES / 2;
         while n > 0 {
             for i in 0..n {
-                sums[i] = sums[2 * i].add(sums[2 * i + 1]);
+                rows[i] = rows[2 * i].add(rows[2 * i + 1]);
             }
             n /= 2;
         }
-        Pairs { max: V::load(maxima.as_ptr()), sum: sums[0] }
     }
+    rows[0]
 }
 
 /// The greatest lane, never −0. The order of comparisons cannot be seen: equal lanes

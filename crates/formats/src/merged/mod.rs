@@ -1,5 +1,11 @@
-//! Writing a whole checkpoint that transformers loads: weights, `config.json`,
-//! `generation_config.json`.
+//! Merging: a base with an adapter added ([`Weights`]), and writing a whole checkpoint that transformers loads: weights,
+//! `config.json`, `generation_config.json`.
+
+mod error;
+mod weights;
+
+pub use error::MergeError;
+pub use weights::{Tensor, Weights};
 
 use std::path::{Path, PathBuf};
 
@@ -27,20 +33,40 @@ pub struct Description<'a> {
     pub max_shard_bytes: u64,
 }
 
-/// Writes a checkpoint to `folder`, which must not exist or be empty: it appears whole, or not at
-/// all.
+/// A checkpoint that is written and not yet in its place; dropping it leaves nothing.
+pub struct Staged {
+    folder: StagedFolder,
+    files: Vec<PathBuf>,
+}
+
+impl Staged {
+    /// Where it is meanwhile, to be read and checked.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Puts it in its place. Gives the names of the files.
+    ///
+    /// # Errors
+    /// [`FormatError::Io`].
+    pub fn commit(self) -> Result<Vec<PathBuf>, FormatError> {
+        self.folder.commit()?;
+        Ok(self.files)
+    }
+}
+
+/// Writes a checkpoint beside `folder`, which must not exist or be empty.
 ///
 /// `tensors` have Hugging Face names and shapes; they are filled one at a time. With tied
-/// embeddings there should be no `lm_head.weight`, as in the files of `save_pretrained`. Gives the
-/// names of the files written.
+/// embeddings there should be no `lm_head.weight`, as in the files of `save_pretrained`.
 ///
 /// # Errors
 /// As [`safetensors::write`], and [`FormatError::TargetNotEmpty`].
-pub fn write(
+pub fn stage(
     folder: &Path,
     description: Description<'_>,
     tensors: Vec<OutputTensor<'_>>,
-) -> Result<Vec<PathBuf>, FormatError> {
+) -> Result<Staged, FormatError> {
     let staged = StagedFolder::create(folder)?;
     let mut files = safetensors::write_sharded(
         staged.path(),
@@ -65,6 +91,17 @@ pub fn write(
             writer.write_all(contents).map_err(crate::write::io_error("write", &path))
         })?;
     }
-    staged.commit()?;
-    Ok(files)
+    Ok(Staged { folder: staged, files })
+}
+
+/// Writes a checkpoint to `folder`: it appears whole, or not at all. Gives the names of the files written.
+///
+/// # Errors
+/// As [`stage`].
+pub fn write(
+    folder: &Path,
+    description: Description<'_>,
+    tensors: Vec<OutputTensor<'_>>,
+) -> Result<Vec<PathBuf>, FormatError> {
+    stage(folder, description, tensors)?.commit()
 }

@@ -1,0 +1,171 @@
+//! The list before a run: what must hold, each with a figure and what to do where it does not.
+
+use crate::commands::show;
+use crate::device;
+use crate::tuning::Tuning;
+use anyhow::{Result, bail};
+use engine::Engine;
+use program::ledger::Bytes;
+use record::{Gate, Git, Verdict};
+use std::collections::{BTreeMap, BTreeSet};
+use train::{Space, probe};
+
+/// What the list lets pass and tries besides.
+#[derive(clap::Args, Clone, Copy, Debug, Default)]
+pub(crate) struct Options {
+    /// Run with uncommitted changes in the working directory; the record keeps the patch
+    #[arg(long)]
+    pub(crate) allow_dirty: bool,
+    /// Run the longest sample for real, forward and backward, before the first step
+    #[arg(long)]
+    pub(crate) smoke: bool,
+}
+
+/// Makes every check, with an engine whose weights are loaded. A run afterwards gives the bits that it gives without.
+pub(crate) fn run(tuning: &Tuning, engine: &mut Engine<'_>, options: Options) -> Result<Vec<Gate>> {
+    let mut checks = vec![
+        settings(tuning),
+        adapters(engine),
+        supervised(tuning),
+        git(&tuning.surroundings.git, options.allow_dirty),
+        disk(tuning, engine)?,
+        memory(tuning),
+    ];
+    if tuning.resolved.topology().ranks() > 1 {
+        let why = "it takes one rank; a run over ranks has the bits of one, which can be checked";
+        checks.push(Gate::skipped("a step before the first", why));
+        checks.extend(tuning.device.kernel_choices());
+        return Ok(checks);
+    }
+    engine.forget_kernels();
+    checks.extend(probe::probe(engine, &tuning.dataset, &tuning.resolved)?);
+    checks.push(kernels(engine));
+    checks.push(longest(tuning, engine, options.smoke)?);
+    checks.extend(tuning.device.kernel_choices());
+    Ok(checks)
+}
+
+/// Refuses where a check failed, naming each with what to do.
+pub(crate) fn refuse_failed(checks: &[Gate]) -> Result<()> {
+    let failed: Vec<Gate> =
+        checks.iter().filter(|check| check.verdict == Verdict::Failed).cloned().collect();
+    if failed.is_empty() {
+        return Ok(());
+    }
+    bail!("{} of {} checks failed\n{}", failed.len(), checks.len(), show::gates(&failed))
+}
+
+fn settings(tuning: &Tuning) -> Gate {
+    let given = tuning.requested.sources.len();
+    Gate::ok("settings resolved", format!("{given} given, the rest by default; every one is used"))
+}
+
+fn adapters(engine: &Engine<'_>) -> Gate {
+    let graph = &engine.graph;
+    let modules: BTreeSet<&str> =
+        graph.params.iter().filter_map(|param| families::lora_module(&param.name)).collect();
+    if modules.is_empty() {
+        let trained = graph.params.iter().filter(|param| param.trainable).count();
+        return Gate::ok("trained tensors", format!("{trained}, every weight of the model"));
+    }
+    let last = |module: &&str| module.rsplit('.').next().unwrap_or("").to_owned();
+    let names: BTreeSet<String> = modules.iter().map(last).collect();
+    let names: Vec<String> = names.into_iter().collect();
+    let figure =
+        format!("{} modules of {} layers: {}", modules.len(), graph.layers, names.join(", "));
+    Gate::ok("patterns match", figure)
+}
+
+fn supervised(tuning: &Tuning) -> Gate {
+    let data = &tuning.dataset;
+    let counts: Vec<usize> = (0..data.len()).map(|i| data.sample(i).supervised_tokens()).collect();
+    let (zero, sum) = (counts.iter().filter(|&&n| n == 0).count(), counts.iter().sum::<usize>());
+    let tokens: usize = data.lengths().iter().sum();
+    Gate::of(
+        "supervised tokens",
+        zero == 0 && sum > 0,
+        format!("{sum} of {tokens} in {} samples; {zero} samples have none", data.len()),
+        "samples without supervised tokens teach nothing: look at their roles and `train` flags",
+    )
+}
+
+/// The state of the working directory: what runs must be known afterwards.
+pub(crate) fn git(git: &Git, allow_dirty: bool) -> Gate {
+    let name = "code is committed";
+    let repository = match git {
+        Git::NoRepository => {
+            return Gate::skipped(name, "the working directory is in no git repository");
+        }
+        Git::Unavailable { why } => return Gate::skipped(name, why.clone()),
+        Git::Repository(repository) => repository,
+    };
+    let commit = repository.commit.as_deref().unwrap_or("no commit yet");
+    let Some(patch) = &repository.patch else {
+        return Gate::ok(name, format!("{commit:.12}, clean, {} untracked", repository.untracked));
+    };
+    let figure = format!(
+        "{commit:.12} and {} changed files ({}), patch {:.12}",
+        patch.files.len(),
+        patch.files.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", "),
+        patch.blake3
+    );
+    let advice = "commit them, or give --allow-dirty: the record then keeps the patch";
+    Gate::of(name, allow_dirty, figure, advice)
+}
+
+fn disk(tuning: &Tuning, engine: &Engine<'_>) -> Result<Gate> {
+    let resolved = &tuning.resolved;
+    let space = Space::of(engine);
+    let kept = resolved.keep_checkpoints.value as u64;
+    let needed =
+        space.checkpoint_bytes.saturating_mul(kept.saturating_add(1)) + space.product_bytes;
+    let free = record::free_bytes(&resolved.out.value)?;
+    let figure = format!(
+        "{} for {kept} checkpoints, one being written and the product; {} free",
+        Bytes(needed as usize),
+        Bytes(free as usize)
+    );
+    let advice =
+        "free some space, keep fewer checkpoints (keep_checkpoints), or choose another folder";
+    Ok(Gate::of("disk space", free >= needed, figure, advice))
+}
+
+/// The plan was held against the lease and the free memory before the engine was made; here is by how much it fits.
+fn memory(tuning: &Tuning) -> Gate {
+    let planned = tuning.blueprints.iter().map(|b| b.ledger.total()).max().unwrap_or(0);
+    let lease = tuning.resolved.memory.as_ref().map(|chosen| chosen.value.0);
+    let lease_words =
+        lease.map_or("no lease".to_owned(), |bytes| format!("lease {}", Bytes(bytes)));
+    let free =
+        device::available_bytes().map_or("unknown".to_owned(), |bytes| Bytes(bytes).to_string());
+    let good = lease.is_none_or(|lease| planned <= lease);
+    let figure = format!("planned {}, {lease_words}, {free} free beside it", Bytes(planned));
+    Gate::of("memory", good, figure, "lower micro_tokens or raise `memory`")
+}
+
+/// The kernels that the probed step took, counted as they ran.
+fn kernels(engine: &Engine<'_>) -> Gate {
+    let uses = engine.kernels();
+    let of = |kind: &str| {
+        let mut times: BTreeMap<String, u64> = BTreeMap::new();
+        for of in uses.iter().filter(|of| of.op.starts_with(kind)) {
+            *times.entry(of.kernel.to_string()).or_default() += of.times;
+        }
+        let words = times.into_iter().map(|(kernel, times)| format!("{kernel} × {times}"));
+        words.collect::<Vec<_>>().join(", ")
+    };
+    let figure = format!("products: {}; attention: {}", of("MatMul"), of("Attention"));
+    Gate::ok("kernels that ran", figure)
+}
+
+fn longest(tuning: &Tuning, engine: &mut Engine<'_>, smoke: bool) -> Result<Gate> {
+    let name = "longest sample fits";
+    if smoke {
+        let tokens = probe::longest(engine, &tuning.dataset)?;
+        return Ok(Gate::ok(name, format!("{tokens} tokens, run forward and backward")));
+    }
+    let tokens = tuning.dataset.lengths().into_iter().max().unwrap_or(0);
+    let budget = tuning.resolved.micro_tokens.value;
+    let figure = format!("{tokens} tokens of {budget} planned (--smoke runs it)");
+    Ok(Gate::of(name, tokens <= budget, figure, "raise micro_tokens or lower max_length"))
+}

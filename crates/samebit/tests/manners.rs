@@ -1,0 +1,179 @@
+//! How commands speak: plain words, the real error, the next thing to do, a report for programs.
+
+mod common;
+
+use common::{Bench, Ended, chats, samebit};
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+fn trainable() -> Bench {
+    let bench = Bench::with_model("qwen3");
+    bench.write("data.jsonl", chats());
+    bench
+}
+
+fn train(bench: &Bench, more: &[&str]) -> Ended {
+    let (model, data, out) = (bench.model(), bench.arg("data.jsonl"), bench.arg("run"));
+    let fixed = [
+        "train",
+        "--model",
+        &model,
+        "--data",
+        &data,
+        "--out",
+        &out,
+        "--micro-tokens",
+        "128",
+        "--json",
+    ];
+    samebit(&[&fixed[..], more].concat())
+}
+
+#[test]
+fn a_size_without_a_unit_is_asked_about() {
+    let bench = trainable();
+    let model = bench.model();
+    samebit(&["plan", &model, "--memory", "6"]).ended_with(2, &["--memory", "6GiB?"]);
+    train(&bench, &["--memory", "6"]).ended_with(2, &["6GiB?"]);
+    samebit(&["plan", &model, "--sequence", "64", "--memory", "6GiB", "--json"]).report();
+}
+
+#[test]
+fn a_negative_number_gets_the_real_error() {
+    let bench = trainable();
+    let model = bench.model();
+    train(&bench, &["--alpha", "-1"]).refused(&["`alpha` is -1", "a positive number"]);
+    train(&bench, &["--lr", "-1e-3"]).refused(&["`lr` is -0.001", "a positive number"]);
+    samebit(&["plan", &model, "--alpha", "-1"]).refused(&["--alpha -1", "a positive number"]);
+    samebit(&["generate", &model, "cab", "--temperature", "-1"]).refused(&["-1"]);
+    // A flag that there is not stays one.
+    samebit(&["plan", &model, "-x"]).ended_with(2, &["-x"]);
+}
+
+#[test]
+fn settings_errors_use_plain_words() {
+    let bench = trainable();
+    bench.write("run.toml", "rank = \"eight\"\n");
+    let config = bench.arg("run.toml");
+    let ended = train(&bench, &["--config", &config]);
+    ended.refused(&["run.toml", "line 1", "a whole number"]);
+    assert!(!ended.stderr.contains("usize"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_warm_up_ends_within_the_run() {
+    let bench = trainable();
+    let words = ["`warmup_steps` is 5", "at most max_steps, 2"];
+    train(&bench, &["--max-steps", "2", "--warmup-steps", "5"]).refused(&words);
+    let words = ["`warmup_steps` is 500", "never reach its peak", "warmup_ratio"];
+    train(&bench, &["--epochs", "1", "--warmup-steps", "500"]).refused(&words);
+    train(&bench, &["--max-steps", "2", "--warmup-steps", "2", "--rank", "2"]).report();
+}
+
+#[test]
+fn kernels_are_in_the_report() {
+    let bench = trainable();
+    let model = bench.model();
+    let fixed = [
+        "bench",
+        "train",
+        &model,
+        "--batch",
+        "1",
+        "--sequence",
+        "32",
+        "--steps",
+        "1",
+        "--rank",
+        "2",
+        "--json",
+    ];
+    let report = samebit(&[&fixed[..], &["--kernels"]].concat()).report();
+    let kernels = report["kernels"].as_array().unwrap();
+    assert!(kernels.len() > 5);
+    let share: f64 = kernels.iter().map(|k| k["share"].as_f64().unwrap()).sum();
+    assert!((share - 1.0).abs() < 1e-9, "{share}");
+    assert!(kernels.iter().all(|k| k["operation"].is_string() && k["times"].as_u64() > Some(0)));
+    assert!(samebit(&fixed).report()["kernels"].is_null());
+}
+
+#[test]
+fn a_missing_template_says_what_can_be_done() {
+    let bench = trainable();
+    std::fs::remove_file(bench.path("model/chat_template.jinja")).unwrap();
+    let words = ["no chat template", "chat_template.jinja", "--raw", "`text`"];
+    samebit(&["generate", &bench.model(), "cab"]).refused(&words);
+    samebit(&["generate", &bench.model(), "cab", "--raw", "--max-tokens", "1", "--json"]).report();
+}
+
+/// Talks to a model over a pipe.
+fn chat(bench: &Bench, more: &[&str], lines: &str) -> Ended {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_samebit"))
+        .args(["chat", &bench.model(), "--max-tokens", "4"])
+        .args(more)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    let out = child.wait_with_output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Ended { code: out.status.code(), stdout: text(out.stdout), stderr: text(out.stderr) }
+}
+
+#[test]
+fn an_empty_line_does_not_end_a_chat() {
+    let bench = trainable();
+    let bench = bench.with_byte_level_tokenizer();
+    let said = |lines: &str| {
+        let ended = chat(&bench, &[], lines);
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        ended.stdout
+    };
+    assert_eq!(said("\n\ncab\n \n"), said("cab\n"));
+    assert_ne!(said("cab\n"), "");
+}
+
+#[test]
+fn a_message_over_the_context_does_not_end_a_chat() {
+    let bench = trainable();
+    let bench = bench.with_byte_level_tokenizer();
+    let long = "a".repeat(100);
+    let ended = chat(&bench, &["--context", "64"], &format!("{long}\ncab\n"));
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("shorten it") && ended.stderr.contains("room for 64"),
+        "{}",
+        ended.stderr
+    );
+    let alone = chat(&bench, &["--context", "64"], "cab\n");
+    assert_eq!(ended.stdout, alone.stdout, "as if the long one had not been said");
+}
+
+/// One file describes a run to `plan` and to `train`, and both come to the same bytes.
+#[test]
+fn a_settings_file_is_planned_as_it_is_trained() {
+    let bench = trainable();
+    let (model, data, out) = (bench.model(), bench.arg("data.jsonl"), bench.arg("run"));
+    bench.write(
+        "run.toml",
+        format!(
+            "model = {model:?}\ndata = [{data:?}]\nout = {out:?}\nrank = 3\nmicro_tokens = 96\nmicro_sequences = 5\n\
+             accumulation = 2\nmax_length = 64\nmax_steps = 1\nmemory = \"1GiB\"\n"
+        ),
+    );
+    let config = bench.arg("run.toml");
+    let plan = samebit(&["plan", "--config", &config, "--json", "--serve-with", "vllm"]).report();
+    assert_eq!((&plan["micro_tokens"], &plan["accumulation"]), (&96.into(), &2.into()));
+    assert_eq!(plan["serving"]["form"], "adapter");
+    let trained = samebit(&["train", "--config", &config, "--json"]).report();
+    assert_eq!(plan["ledger_total_bytes"], trained["memory"]["planned_bytes"]);
+    let both = ["plan", "--config", &config, "--rank", "4"];
+    samebit(&both).ended_with(2, &["--config", "--rank"]);
+    samebit(&["plan"]).ended_with(2, &["MODEL"]);
+    bench.write("run.toml", "rnk = 3\n");
+    samebit(&["plan", "--config", &config]).refused(&["run.toml", "unknown key `rnk`", "`rank`"]);
+    bench.write("run.toml", "rank = 3\n");
+    samebit(&["plan", "--config", &config]).refused(&["run.toml", "no model"]);
+}

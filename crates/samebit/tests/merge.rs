@@ -1,0 +1,158 @@
+//! Merging: the base by its hash, the check of logits, and what is refused.
+
+mod common;
+
+use common::{Bench, chats, golden, samebit};
+use formats::Checkpoint;
+use formats::peft::{self, AdapterConfig, Factors, TargetModules};
+use serde_json::Value;
+use std::fs;
+
+const IDS: &str = "1,5,9,33,60,12,44";
+
+/// An adapter that samebit trained a few steps on the bench's model.
+fn trained(bench: &Bench) -> String {
+    bench.write("data.jsonl", chats());
+    let (model, data, out) = (bench.model(), bench.arg("data.jsonl"), bench.arg("run"));
+    let fixed = ["train", "--model", &model, "--data", &data, "--out", &out, "--json"];
+    let more = ["--max-steps", "2", "--micro-tokens", "128", "--rank", "4", "--lr", "3e-2"];
+    samebit(&[fixed, more].concat()).report()["product"].as_str().unwrap().to_owned()
+}
+
+fn merge(bench: &Bench, adapter: &str, out: &str, more: &[&str]) -> Value {
+    let (model, out) = (bench.model(), bench.arg(out));
+    samebit(&[&["merge", &model, adapter, "--out", &out, "--json"], more].concat()).report()
+}
+
+#[track_caller]
+fn refused(bench: &Bench, adapter: &str, more: &[&str], words: &[&str]) {
+    let before = bench.files();
+    let (model, out) = (bench.model(), bench.arg("refused"));
+    samebit(&[&["merge", &model, adapter, "--out", &out], more].concat()).refused(words);
+    assert!(bench.files() == before, "nothing is written, changed or removed");
+}
+
+/// Changes one number of the model's weights.
+fn touch(bench: &Bench) {
+    let path = bench.path("model/model.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    let last = bytes.len() - 1;
+    // The top byte of the last number: its exponent's lowest bits stay, its sign changes.
+    bytes[last] ^= 0x80;
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_base_is_known_by_its_hash() {
+    let bench = Bench::with_model("qwen3");
+    let adapter = trained(&bench);
+    let weights = Checkpoint::open(&bench.path("model")).unwrap().fingerprint(1, &|_| ()).unwrap();
+    let report = merge(&bench, &adapter, "merged", &[]);
+    assert_eq!(report["base"]["weights"], weights.as_str());
+    assert_eq!(report["base"]["trained_on"], weights.as_str());
+    assert_eq!(report["base"]["note"], Value::Null);
+    let origin: Value =
+        serde_json::from_slice(&fs::read(bench.path("merged/samebit.json")).unwrap()).unwrap();
+    assert_eq!(origin["base_weights"], weights.as_str());
+
+    touch(&bench);
+    let changed = Checkpoint::open(&bench.path("model")).unwrap().fingerprint(1, &|_| ()).unwrap();
+    assert_ne!(changed, weights);
+    refused(&bench, &adapter, &[], &[&weights, &changed, "--allow-other-base"]);
+    let report = merge(&bench, &adapter, "other", &["--allow-other-base"]);
+    let note = report["base"]["note"].as_str().unwrap();
+    assert!(note.contains(&weights) && note.contains(&changed), "{note}");
+}
+
+#[test]
+fn an_adapter_of_peft_is_taken_with_a_note() {
+    let bench = Bench::with_model("qwen2");
+    let adapter = golden("qwen2/adapter");
+    let (model, out) = (bench.model(), bench.arg("merged"));
+    let done = samebit(&["merge", &model, adapter.to_str().unwrap(), "--out", &out]);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert!(done.stderr.contains("note: the adapter does not say which base"), "{}", done.stderr);
+    assert!(done.stdout.contains("logits differ from base + adapter by"), "{}", done.stdout);
+}
+
+fn logprobs(args: &[&str]) -> Vec<Option<f64>> {
+    let report = samebit(&[&["score"], args, &["--ids", IDS, "--json"]].concat()).report();
+    common::numbers(&report["logprobs"])
+}
+
+#[test]
+fn the_merged_model_says_what_base_and_adapter_say() {
+    for model in ["llama_tied", "qwen3"] {
+        let bench = Bench::with_model(model);
+        let adapter = trained(&bench);
+        let report = merge(&bench, &adapter, "merged", &[]);
+        let check = &report["check"];
+        let figure = |name: &str| check[name].as_f64().unwrap();
+        assert!(figure("error") <= figure("bound") && figure("bound") == 1e-4, "{check}");
+        assert!(figure("change") > 100.0 * figure("error"), "{check}");
+        let merged = logprobs(&[&bench.arg("merged")]);
+        let (tuned, base) =
+            (logprobs(&[&bench.model(), "--adapter", &adapter]), logprobs(&[&bench.model()]));
+        for ((m, t), b) in merged.iter().zip(&tuned).zip(&base).skip(1) {
+            let (m, t, b) = (m.unwrap(), t.unwrap(), b.unwrap());
+            assert!((m - t).abs() < 1e-4 && (t - b).abs() > 1e-4, "{model}: {m} {t} {b}");
+        }
+        let rounded = merge(&bench, &adapter, "rounded", &["--dtype", "bf16"]);
+        assert_eq!(rounded["dtype"], "bfloat16");
+        assert!(rounded["check"]["error"].as_f64().unwrap() > figure("error"));
+    }
+}
+
+/// An adapter of one matrix, all of whose B have one value.
+fn adapter_of(bench: &Bench, name: &str, module: &str, shape: [usize; 2], b: f32) -> String {
+    let config = AdapterConfig {
+        r: 1,
+        lora_alpha: 1.0,
+        lora_dropout: 0.0,
+        use_rslora: false,
+        target_modules: TargetModules::Names(vec![module.into()]),
+        rank_pattern: Vec::new(),
+        alpha_pattern: Vec::new(),
+        base_model_name_or_path: None,
+    };
+    let [out_features, in_features] = shape;
+    let (a, b) = (vec![0.1; in_features], vec![b; out_features]);
+    let factors = Factors { module, in_features, out_features, a: &a, b: &b };
+    peft::write(&bench.path(name), &config, None, &[factors]).unwrap();
+    bench.arg(name)
+}
+
+#[test]
+fn a_merge_that_loses_the_adapter_is_refused() {
+    let bench = Bench::with_model("qwen3");
+    let down = "model.layers.0.mlp.down_proj";
+    let checkpoint = Checkpoint::open(&bench.path("model")).unwrap();
+    let shape = &checkpoint.tensor(&format!("{down}.weight")).unwrap().shape;
+    let shape = [shape[0], shape[1]];
+    let untrained = adapter_of(&bench, "zero", down, shape, 0.0);
+    refused(&bench, &untrained, &[], &["its B are zero", "--no-check"]);
+    let report = merge(&bench, &untrained, "unchecked", &["--no-check"]);
+    assert_eq!(report["check"], Value::Null);
+    let faint = adapter_of(&bench, "faint", down, shape, 1e-4);
+    refused(&bench, &faint, &["--dtype", "bf16"], &["lose what was learnt", "--dtype f32"]);
+    assert!(merge(&bench, &faint, "kept", &["--dtype", "f32"])["check"].is_object());
+}
+
+#[test]
+fn an_adapter_of_another_model_is_refused() {
+    let bench = Bench::with_model("llama_tied");
+    let checkpoint = Checkpoint::open(&bench.path("model")).unwrap();
+    let hidden = checkpoint.config().hidden_size;
+    let vocab = checkpoint.config().vocab_size;
+    let head = adapter_of(&bench, "head", "lm_head", [vocab, hidden], 0.1);
+    refused(&bench, &head, &[], &["lm_head", "ties", "untie"]);
+    let wide =
+        adapter_of(&bench, "wide", "model.layers.0.self_attn.o_proj", [hidden, hidden + 1], 0.1);
+    let words = ["model.layers.0.self_attn.o_proj", "made for another model"];
+    refused(&bench, &wide, &[], &words);
+    // Scoring says the same.
+    let (model, before) = (bench.model(), bench.files());
+    samebit(&["score", &model, "--ids", IDS, "--adapter", &wide]).refused(&words);
+    samebit(&["score", &model, "--ids", IDS, "--adapter", &head]).refused(&["lm_head", "ties"]);
+    assert!(bench.files() == before);
+}

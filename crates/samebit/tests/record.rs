@@ -1,0 +1,292 @@
+//! A run's record through the commands: show, diff, annotate, runs, ps, check, resume.
+
+mod common;
+
+use common::{Bench, Ended, ended, samebit};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// A qwen3 model with data, in a folder that is no repository.
+fn bench() -> Bench {
+    let bench = Bench::with_model("qwen3");
+    bench.write("data.jsonl", common::chats());
+    bench
+}
+
+fn arguments(bench: &Bench, out: &str) -> Vec<String> {
+    let mut args = vec!["train".to_owned(), "--json".into()];
+    for (flag, value) in [
+        ("--model", bench.model()),
+        ("--data", bench.arg("data.jsonl")),
+        ("--out", bench.arg(out)),
+        ("--micro-tokens", "96".into()),
+        ("--max-steps", "4".into()),
+        ("--save-every", "2".into()),
+        ("--lr", "1e-2".into()),
+        ("--threads", "2".into()),
+    ] {
+        args.extend([flag.to_owned(), value]);
+    }
+    args
+}
+
+fn train(bench: &Bench, out: &str, more: &[&str]) -> Ended {
+    let mut args = arguments(bench, out);
+    args.extend(more.iter().map(ToString::to_string));
+    samebit(&args)
+}
+
+/// Runs `samebit` in a folder.
+fn samebit_in(folder: &Path, args: &[String]) -> Ended {
+    let cache = tempfile::tempdir().unwrap();
+    let command = &mut Command::new(env!("CARGO_BIN_EXE_samebit"));
+    ended(command.args(args).env("SAMEBIT_CACHE", cache.path()).current_dir(folder))
+}
+
+#[test]
+fn a_finished_run_is_shown_intact_and_a_changed_byte_breaks_it_loudly() {
+    let bench = bench();
+    train(&bench, "run", &[]).report();
+    let run = bench.arg("run");
+    let shown = samebit(&["show", &run, "--json"]).report();
+    assert_eq!(
+        (&shown["standing"], &shown["seal"]["seal"]),
+        (&json!("finished"), &json!("intact"))
+    );
+    let record = &shown["record"];
+    assert_eq!(record["git"]["git"], "no_repository");
+    let kernels = record["arithmetic"]["kernels"].as_array().unwrap();
+    assert!(
+        kernels.iter().any(|k| k["op"] == "Attention" && k["kernel"] != "plain"),
+        "{kernels:?}"
+    );
+    for kind in record["memory"]["kinds"].as_array().unwrap() {
+        assert_eq!(kind["planned_bytes"], kind["used_bytes"], "{kind}");
+    }
+    for check in ["packed = alone", "recomputed = kept", "no token sees a later one"] {
+        let gate = record["gates"].as_array().unwrap().iter().find(|g| g["name"] == check);
+        assert_eq!(gate.unwrap()["verdict"], "ok", "{check}");
+    }
+    let words = samebit(&["show", &run]);
+    assert_eq!(words.code, Some(0));
+    for part in ["finished: 4 of 4 steps", "seal: intact", "micro_tokens", "adapters of layer 0"] {
+        assert!(words.stdout.contains(part), "no `{part}` in {}", words.stdout);
+    }
+
+    samebit(&["annotate", &run, "--falls", "table 2", "--survives", "table 1", "a cap"])
+        .report_text();
+    let shown = samebit(&["show", &run, "--json"]).report();
+    assert_eq!(shown["annotations"][0]["falls"], json!(["table 2"]));
+    assert_eq!(shown["seal"]["seal"], "intact");
+
+    let steps = bench.path("run/steps.jsonl");
+    let mut bytes = fs::read(&steps).unwrap();
+    bytes[20] ^= 1;
+    fs::write(&steps, bytes).unwrap();
+    let broken = samebit(&["show", &run]);
+    assert_eq!(broken.code, Some(1));
+    assert!(broken.stdout.contains("BROKEN") && broken.stderr.contains("steps.jsonl was changed"));
+}
+
+trait Text {
+    fn report_text(&self);
+}
+
+impl Text for Ended {
+    #[track_caller]
+    fn report_text(&self) {
+        assert_eq!(self.code, Some(0), "{}", self.stderr);
+    }
+}
+
+#[test]
+fn two_runs_are_compared_and_listed() {
+    let bench = bench();
+    for (out, more) in
+        [("a", &[][..]), ("b", &["--threads", "1"]), ("c", &["--weight-decay", "0.5"])]
+    {
+        // A flag that is given twice is refused, so the last run replaces one of the fixed ones.
+        let mut args = arguments(&bench, out);
+        for pair in more.chunks(2) {
+            match args.iter().position(|arg| arg == pair[0]) {
+                Some(at) => args[at + 1] = pair[1].to_owned(),
+                None => args.extend(pair.iter().map(ToString::to_string)),
+            }
+        }
+        samebit(&args).report();
+    }
+    let diff =
+        |a: &str, b: &str| samebit(&["diff", &bench.arg(a), &bench.arg(b), "--json"]).report();
+    let same = diff("a", "b");
+    let keys = |pairs: &Value| {
+        pairs
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|p| p["what"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(keys(&same["settings"]), ["out", "threads"]);
+    assert_eq!((&same["first_differing_step"], &same["common_steps"]), (&Value::Null, &json!(4)));
+    assert_eq!((&same["first_differing_tensors"], &same["identities"]), (&Value::Null, &json!([])));
+    let other = diff("a", "c");
+    assert!(keys(&other["settings"]).contains(&"weight_decay".to_owned()));
+    assert!(other["first_differing_step"]["step"].as_u64() >= Some(2), "{other}");
+    assert_eq!(other["first_differing_tensors"][0], 2);
+    let words = samebit(&["diff", &bench.arg("a"), &bench.arg("c")]);
+    assert!(words.stdout.contains("NOT the same bits"), "{}", words.stdout);
+
+    let root = bench.arg("");
+    let listed = samebit(&["runs", &root, "--json"]).report();
+    let runs = listed.as_array().unwrap();
+    let names: Vec<&str> = runs.iter().map(|run| run["path"].as_str().unwrap()).collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    assert!(runs.iter().all(|run| run["standing"] == "finished" && run["sealed"] == true));
+    assert_eq!(samebit(&["runs", &root, "--json", "--rebuild"]).report(), listed);
+    assert_eq!(samebit(&["ps", &root, "--json"]).report(), json!([]));
+}
+
+#[test]
+fn a_running_process_is_seen_and_a_killed_one_is_dead() {
+    let bench = bench();
+    let mut args = arguments(&bench, "run");
+    let at = args.iter().position(|arg| arg == "--max-steps").unwrap();
+    args[at + 1] = "20000".into();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_samebit"))
+        .args(&args)
+        .current_dir(bench.path(""))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    while !bench.path("run/steps.jsonl").exists() {
+        assert_eq!(child.try_wait().unwrap(), None, "it must not end");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let life = || samebit(&["ps", &bench.arg(""), "--json"]).report()[0].clone();
+    let alive = life();
+    assert_eq!((&alive["life"], &alive["pid"]), (&json!("running"), &json!(child.id())));
+    let busy = samebit(&["train", "--resume", &bench.arg("run")]);
+    assert!(busy.stderr.contains("is in use by another run"), "{}", busy.stderr);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(life()["life"], "dead");
+
+    // The number of the dead process is another's by now: this test's own.
+    let path = bench.path("run/record.json");
+    let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    record["sessions"][0]["process"]["pid"] = json!(std::process::id());
+    fs::write(&path, record.to_string()).unwrap();
+    let reused = life();
+    assert_eq!(reused["life"], "dead");
+    assert!(reused["why"].as_str().unwrap().contains("another one"), "{reused}");
+}
+
+/// A repository of its own around a bench.
+fn commit(folder: &Path) {
+    for args in [&["init", "-q"][..], &["add", "data.jsonl"], &["commit", "-q", "-m", "data"]] {
+        let git = Command::new("git")
+            .args(["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"])
+            .args(args)
+            .current_dir(folder)
+            .status()
+            .unwrap();
+        assert!(git.success(), "git {args:?}");
+    }
+}
+
+#[test]
+fn a_dirty_tree_is_refused_unless_it_is_let_pass_and_then_recorded() {
+    let bench = bench();
+    commit(&bench.path(""));
+    let mut data = common::chats();
+    data.push('\n');
+    bench.write("data.jsonl", data);
+    let before = bench.files();
+    let refused = samebit_in(&bench.path(""), &arguments(&bench, "run"));
+    refused.refused(&["code is committed", "data.jsonl", "--allow-dirty"]);
+    let untouched = |files: &std::collections::BTreeMap<_, _>| {
+        files.keys().filter(|path: &&std::path::PathBuf| !path.starts_with(".git")).count()
+    };
+    assert_eq!(untouched(&bench.files()), untouched(&before));
+    let allowed = [arguments(&bench, "run"), vec!["--allow-dirty".into()]].concat();
+    samebit_in(&bench.path(""), &allowed).report();
+    let shown = samebit(&["show", &bench.arg("run"), "--json"]).report();
+    let patch = &shown["record"]["git"]["patch"];
+    let kept = fs::read(bench.path("run/changes.patch")).unwrap();
+    assert_eq!(patch["files"], json!(["data.jsonl"]));
+    assert_eq!(patch["bytes"], kept.len());
+}
+
+#[test]
+fn check_lists_what_must_hold_and_leaves_nothing() {
+    let bench = bench();
+    let mut args = arguments(&bench, "run");
+    args[0] = "check".into();
+    let before = bench.files();
+    let checked = samebit(&[args.clone(), vec!["--smoke".into()]].concat()).report();
+    assert!(bench.files() == before);
+    assert_eq!(checked["ready"], true);
+    let checks = checked["checks"].as_array().unwrap();
+    let verdict = |name: &str| &checks.iter().find(|c| c["name"] == name).unwrap()["verdict"];
+    for name in [
+        "settings resolved",
+        "patterns match",
+        "supervised tokens",
+        "disk space",
+        "memory",
+        "loss within bounds",
+        "trained tensors receive gradient",
+        "packed = alone",
+        "no token sees a later one",
+        "recomputed = kept",
+        "kernels that ran",
+        "longest sample fits",
+    ] {
+        assert_eq!(verdict(name), "ok", "{name}: {checks:?}");
+    }
+    assert_eq!(verdict("code is committed"), "skipped");
+    let failing = [args, vec!["--loss-limit".into(), "0.001".into()]].concat();
+    let failed = samebit(&failing);
+    assert_eq!(failed.code, Some(1));
+    let report: Value = serde_json::from_str(&failed.stdout).unwrap();
+    assert_eq!(report["ready"], false);
+    let refused = train(&bench, "run", &["--loss-limit", "0.001"]);
+    refused.refused(&["checks failed", "loss within bounds", "loss_limit"]);
+    assert!(!bench.path("run").exists());
+}
+
+#[test]
+fn a_run_is_resumed_by_its_folder_alone_from_anywhere() {
+    let bench = bench();
+    let relative = |out: &str| {
+        let mut args = arguments(&bench, out);
+        for (flag, value) in [("--model", "model"), ("--data", "data.jsonl"), ("--out", out)] {
+            let at = args.iter().position(|arg| arg == flag).unwrap();
+            args[at + 1] = value.into();
+        }
+        args
+    };
+    samebit_in(&bench.path(""), &relative("whole")).report();
+    // Stopped by its last checkpoint's record: as a kill after step 3 leaves it.
+    samebit_in(&bench.path(""), &relative("broken")).report();
+    let path = bench.path("broken/record.json");
+    let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    record["status"] = json!({"state": "running"});
+    fs::write(&path, record.to_string()).unwrap();
+    fs::remove_dir_all(bench.path("broken/adapter")).unwrap();
+    fs::remove_file(bench.path("broken/seal.json")).unwrap();
+    let report = samebit(&["train", "--json", "--resume", &bench.arg("broken")]).report();
+    assert_eq!(report["steps"].as_array().unwrap().len(), 2);
+    let product = |run: &str| common::files(&bench.path(run).join("adapter"));
+    assert!(product("broken") == product("whole"));
+    let shown = samebit(&["show", &bench.arg("broken"), "--json"]).report();
+    assert_eq!(shown["record"]["sessions"].as_array().unwrap().len(), 2);
+
+    let again = samebit(&["train", "--resume", &bench.arg("broken")]);
+    again.refused(&["is finished"]);
+    let both = samebit(&["train", "--resume", &bench.arg("broken"), "--out", "x"]);
+    both.refused(&["leave --config and --out out"]);
+}

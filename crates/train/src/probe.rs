@@ -1,0 +1,220 @@
+//! One real step on one sample, before a run: the loss is finite, gradients arrive, and what must change no bit changes
+//! none. Leaves LoRA matrices with values that a run replaces, and nothing else.
+
+use canon::random::{Numbers, Purpose};
+use data::Dataset;
+use engine::{AdapterSource, Engine, EngineError, MicroBatch, Sequence};
+use program::keep::{Keep, Level};
+use record::Gate;
+
+use crate::batch::{StepBatches, sum_active};
+use crate::contents;
+use crate::gates::{self, LossBounds};
+use crate::settings::Resolved;
+
+/// The probed sample is the one whose length is nearest to this (or to half a micro-batch, where that is less): long enough
+/// to see something, short enough for seconds and for another beside it.
+const TOKENS: usize = 64;
+/// Stream of the random numbers that fill B; parameters use the streams from 0 on.
+const PROBE_STREAM: u64 = u64::MAX;
+/// Half the width of their range: far from what rounds to nothing, and small against weights.
+const PROBE_BOUND: f32 = 1e-2;
+
+/// Names of the checks, in order.
+pub const CHECKS: [&str; 5] = [
+    "loss within bounds",
+    gates::GRADIENTS,
+    "packed = alone",
+    "no token sees a later one",
+    "recomputed = kept",
+];
+const DEFECT: &str =
+    "this build computes otherwise than it promises: report it with the model and the processor";
+
+/// Runs one sample of the data through the training step, several times.
+///
+/// # Errors
+/// Whatever the engine gives: a loss that is not finite above all.
+pub fn probe(
+    engine: &mut Engine<'_>,
+    dataset: &Dataset,
+    resolved: &Resolved,
+) -> Result<Vec<Gate>, EngineError> {
+    let lengths = dataset.lengths();
+    let budget = resolved.micro_tokens.value;
+    let by_distance = |&index: &usize| lengths[index].abs_diff(TOKENS.min(budget / 2));
+    let Some(sample) = (0..lengths.len()).min_by_key(by_distance) else { return Ok(Vec::new()) };
+    if resolved.lora().is_some() {
+        engine.load_adapter(&AdapterSource::Fresh { seed: resolved.seed.value })?;
+    }
+    let mut checks = vec![loss(engine, dataset, resolved, sample)?, gates::gradients(engine)?];
+    // B begins as zeros, which would hide the adapters from the rest.
+    fill_adapters(engine, resolved.seed.value);
+    let others = (0..lengths.len()).filter(|&index| index != sample);
+    let before = others.min_by_key(|&index| lengths[index]);
+    let before = before.filter(|&index| lengths[index] + lengths[sample] <= budget);
+    let before = before.map(|index| whole(dataset.sample(index).ids));
+    let sample = whole(dataset.sample(sample).ids);
+    let alone = Seen::of_planned(engine, &sample)?;
+    checks.push(packed(engine, before, &sample, &alone)?);
+    checks.push(causal(engine, &sample, &alone)?);
+    checks.push(recomputed(engine, &sample, &alone)?);
+    Ok(checks)
+}
+
+/// Runs the longest sample forward and backward, as packed with nothing.
+///
+/// # Errors
+/// Whatever the engine gives.
+pub fn longest(engine: &mut Engine<'_>, dataset: &Dataset) -> Result<usize, EngineError> {
+    let lengths = dataset.lengths();
+    let Some(longest) = (0..lengths.len()).max_by_key(|&index| lengths[index]) else {
+        return Ok(0);
+    };
+    let StepBatches { batches, .. } = StepBatches::new(dataset, &[vec![longest]]);
+    for batch in &batches {
+        engine.train_micro_batch(batch, 0, 1)?;
+    }
+    Ok(lengths[longest])
+}
+
+fn loss(
+    engine: &mut Engine<'_>,
+    dataset: &Dataset,
+    resolved: &Resolved,
+    sample: usize,
+) -> Result<Gate, EngineError> {
+    let StepBatches { batches, supervised, .. } = StepBatches::new(dataset, &[vec![sample]]);
+    let mut sum = 0.0;
+    for batch in &batches {
+        sum += sum_active(batch, &engine.train_micro_batch(batch, 0, 1)?);
+    }
+    let given = resolved.loss_limit.as_ref().map(|chosen| chosen.value);
+    let bounds = LossBounds::new(engine.graph.vocab, given);
+    Ok(bounds.judge(1, supervised, -sum / supervised as f64).at(0))
+}
+
+fn fill_adapters(engine: &mut Engine<'_>, seed: u64) {
+    let is_b = |name: &str| name.ends_with(".lora_B.weight");
+    let ids: Vec<_> = engine.graph.param_ids().collect();
+    let mut first = 0;
+    for id in ids {
+        let param = engine.graph.param_info(id);
+        if !is_b(&param.name) {
+            continue;
+        }
+        let mut values = vec![0.0; param.elements()];
+        let numbers = Numbers::new(seed, Purpose::Init, PROBE_STREAM);
+        numbers.fill_uniform(first, -PROBE_BOUND, PROBE_BOUND, &mut values);
+        first += values.len() as u64;
+        engine.write_whole(id, &values);
+    }
+}
+
+/// A sample of which every token but the first is learnt, each with the same weight.
+fn whole(ids: &[u32]) -> Sequence {
+    let mut sequence = Sequence::next_tokens(ids, &vec![true; ids.len()]);
+    sequence.coef = vec![-1.0 / ids.len() as f32; ids.len()];
+    sequence
+}
+
+/// What a pass gave, as bits.
+#[derive(PartialEq)]
+struct Seen {
+    logp: Vec<u32>,
+    gradients: String,
+}
+
+impl Seen {
+    fn of(engine: &Engine<'_>, logp: &[f32]) -> Seen {
+        let mut hasher = blake3::Hasher::new();
+        for id in contents::trained(engine) {
+            let gradient = engine.read_grad(id).unwrap_or_default();
+            hasher.update(bytemuck::cast_slice(&gradient));
+        }
+        Seen { logp: bits(logp), gradients: hasher.finalize().to_hex().to_string() }
+    }
+
+    /// By the program that the run will use.
+    fn of_planned(engine: &mut Engine<'_>, sample: &Sequence) -> Result<Seen, EngineError> {
+        let batch = MicroBatch { sequences: vec![sample.clone()] };
+        let logp = engine.train_micro_batch(&batch, 0, 1)?;
+        Ok(Seen::of(engine, &logp))
+    }
+}
+
+fn bits(numbers: &[f32]) -> Vec<u32> {
+    numbers.iter().map(|x| x.to_bits()).collect()
+}
+
+/// Words for how many of two lists differ.
+fn differing(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).filter(|(a, b)| a != b).count() + a.len().abs_diff(b.len())
+}
+
+/// The same log-probs with another sample before it in the micro-batch.
+fn packed(
+    engine: &mut Engine<'_>,
+    before: Option<Sequence>,
+    sample: &Sequence,
+    alone: &Seen,
+) -> Result<Gate, EngineError> {
+    let name = CHECKS[2];
+    let room = engine.blueprint.job.train.map_or(0, |train| train.segments);
+    let Some(before) = before.filter(|_| room >= 2) else {
+        return Ok(Gate::skipped(name, "no second sample fits beside the first"));
+    };
+    let skip = before.ids.len();
+    let sequences = vec![before, sample.clone()];
+    let logp = engine.train_micro_batch(&MicroBatch { sequences }, 0, 1)?;
+    let count = differing(&bits(&logp[skip..]), &alone.logp);
+    let figure =
+        format!("{count} of {} log-probs differ behind {skip} other tokens", alone.logp.len());
+    Ok(Gate::of(name, count == 0, figure, DEFECT))
+}
+
+/// A token in the middle is changed: log-probs of tokens before it stay, and one after it changes.
+fn causal(engine: &mut Engine<'_>, sample: &Sequence, alone: &Seen) -> Result<Gate, EngineError> {
+    let name = CHECKS[3];
+    let at = sample.ids.len() / 2;
+    if at < 2 {
+        return Ok(Gate::skipped(name, "the sample is too short"));
+    }
+    let mut ids = sample.ids.clone();
+    ids[at] = (ids[at] + 1) % engine.graph.vocab as u32;
+    let changed = Seen::of_planned(engine, &whole(&ids))?;
+    // Row t is the log-prob of token t + 1.
+    let (before, after) = (0..at - 1, at..alone.logp.len() - 1);
+    let early = differing(&changed.logp[before.clone()], &alone.logp[before]);
+    let late = differing(&changed.logp[after.clone()], &alone.logp[after]);
+    let figure =
+        format!("token {at} changed: {early} earlier log-probs differ, {late} later ones do");
+    Ok(Gate::of(name, early == 0 && late > 0, figure, DEFECT))
+}
+
+/// The same log-probs and gradients when everything or nothing is computed again.
+fn recomputed(
+    engine: &mut Engine<'_>,
+    sample: &Sequence,
+    alone: &Seen,
+) -> Result<Gate, EngineError> {
+    let name = CHECKS[4];
+    let batch = MicroBatch { sequences: vec![sample.clone()] };
+    let mut same = Vec::new();
+    for level in [Level::All, Level::Input] {
+        let Some(logp) = engine.probe(&batch, Keep::uniform(level))? else {
+            return Ok(Gate::skipped(name, format!("`{}` does not fit the plan", level.name())));
+        };
+        let seen = Seen::of(engine, &logp);
+        same.push((level, seen == *alone));
+    }
+    let good = same.iter().all(|(_, same)| *same);
+    let words: Vec<String> = same
+        .iter()
+        .map(|(level, same)| {
+            format!("{}: {}", level.name(), if *same { "the same bytes" } else { "other bytes" })
+        })
+        .collect();
+    let figure = format!("log-probs and gradients as planned; {}", words.join(", "));
+    Ok(Gate::of(name, good, figure, DEFECT))
+}
