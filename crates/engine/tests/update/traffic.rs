@@ -14,6 +14,7 @@ fn full() -> MicroBatch {
         ids: (0..length as u32).map(|i| 7 * i % 200).collect(),
         targets: (0..length as u32).map(|i| if i % 3 == 0 { INACTIVE } else { i }).collect(),
         coef: vec![-0.01; length],
+        ..Sequence::default()
     };
     MicroBatch { sequences: vec![sequence(40), sequence(TOKENS - 40)] }
 }
