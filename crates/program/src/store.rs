@@ -246,3 +246,25 @@ fn first_with_share(param: &Param, topology: &Topology, rank: Rank) -> bool {
 pub fn tree_depth(leaves: usize) -> usize {
     canon::tree::partials(leaves).saturating_sub(1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_page_has_a_place_of_its_own_on_one_context_rank() {
+        for (cp, interleave, pages) in [(1, 1, 9), (2, 1, 8), (2, 3, 17), (4, 2, 5), (3, 4, 40)] {
+            let share = PageShare { cp, interleave };
+            let places: HashSet<(usize, usize)> =
+                (0..pages).map(|page| (share.owner(page), share.local(page))).collect();
+            assert_eq!(places.len(), pages, "cp {cp} interleave {interleave}");
+            for (owner, local) in places {
+                assert!(owner < cp && local < share.capacity(pages));
+            }
+        }
+        let share = PageShare { cp: 2, interleave: 2 };
+        assert_eq!([0, 1, 2, 3, 4].map(|page| share.owner(page)), [0, 0, 1, 1, 0]);
+        assert_eq!((share.local(4), share.capacity(5)), (2, 4));
+    }
+}

@@ -258,49 +258,63 @@ impl<'t> Scheduler<'t> {
         let decoding = self.running.iter().filter(|s| s.pending() == 1).count();
         let mut room = self.shape.tokens - decoding;
         let mut pieces = Vec::new();
-        let mut evicted = false;
+        let evictions = self.counts.evictions;
         let mut index = 0;
         while index < self.running.len() {
-            let pending = self.running[index].pending();
-            self.running[index].adopt(&mut self.pages);
-            let count = self.running[index].pending().min(if pending == 1 { 1 } else { room });
-            if count > 0 {
-                while self.running[index].pages_for(count) > self.pages.available() {
-                    // The youngest gives way; it has no tokens in this pass yet, since the pass is planned in order.
-                    let mut youngest = self.running.pop().expect("a sequence is under way");
-                    youngest.evict(&mut self.pages);
-                    self.counts.evictions += 1;
-                    self.waiting.push_front(youngest);
-                    evicted = true;
-                    if index == self.running.len() {
-                        break;
-                    }
-                }
-                if index == self.running.len() {
-                    break;
-                }
+            let decodes = self.running[index].pending() == 1;
+            let shared = self.running[index].adopt(&mut self.pages);
+            self.count_shared(index, shared);
+            let count = self.running[index].pending().min(if decodes { 1 } else { room });
+            if count > 0 && self.make_room(index, count) {
                 pieces.push(self.place(index, count));
-                if pending != 1 {
-                    room -= count;
-                }
+                room -= if decodes { 0 } else { count };
             }
             index += 1;
         }
         // Who just gave way would take back what was freed for others.
-        while !evicted && room > 0 && self.running.len() < self.sequences {
-            let Some(mut sequence) = self.waiting.pop_front() else { break };
-            sequence.adopt(&mut self.pages);
+        if self.counts.evictions == evictions {
+            self.admit(room, &mut pieces);
+        }
+        pieces
+    }
+
+    /// Makes pages for `count` more tokens of a sequence available: the youngest give way. They have no tokens in this
+    /// pass yet, since the pass is planned in order. False where the sequence was itself the youngest and gave way.
+    fn make_room(&mut self, index: usize, count: usize) -> bool {
+        while index < self.running.len()
+            && self.running[index].pages_for(count) > self.pages.available()
+        {
+            if let Some(mut youngest) = self.running.pop() {
+                youngest.evict(&mut self.pages);
+                self.counts.evictions += 1;
+                self.waiting.push_front(youngest);
+            }
+        }
+        index < self.running.len()
+    }
+
+    /// Lets waiting sequences join whose known tokens find pages, with up to `room` tokens in this pass.
+    fn admit(&mut self, mut room: usize, pieces: &mut Vec<Piece>) {
+        while room > 0 && self.running.len() < self.sequences {
+            let Some(mut sequence) = self.waiting.pop_front() else { return };
+            let shared = sequence.adopt(&mut self.pages);
             if sequence.pages_for(sequence.pending()) > self.pages.available() {
                 sequence.release(&mut self.pages);
                 self.waiting.push_front(sequence);
-                break;
+                return;
             }
             let count = sequence.pending().min(room);
             self.running.push(sequence);
-            pieces.push(self.place(self.running.len() - 1, count));
+            let index = self.running.len() - 1;
+            self.count_shared(index, shared);
+            pieces.push(self.place(index, count));
             room -= count;
         }
-        pieces
+    }
+
+    fn count_shared(&mut self, index: usize, tokens: usize) {
+        self.running[index].shared += tokens;
+        self.counts.shared += tokens;
     }
 
     /// Gives a sequence the pages of its next `count` tokens, which are available.

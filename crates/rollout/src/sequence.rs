@@ -32,7 +32,8 @@ pub(crate) struct Sequence<'t> {
     pub(crate) pages: Vec<u32>,
     /// What its full pages are known as.
     beginning: Beginning,
-    shared: usize,
+    /// Tokens of adopted pages so far.
+    pub(crate) shared: usize,
     evictions: usize,
 }
 
@@ -78,16 +79,17 @@ impl<'t> Sequence<'t> {
         self.tokens.len() >= self.limit
     }
 
-    /// Takes known pages that hold its next tokens, but for the last token, which must run.
-    pub(crate) fn adopt(&mut self, pages: &mut Pages) {
+    /// Takes known pages that hold its next tokens, but for the last token, which must run; tells how many tokens.
+    pub(crate) fn adopt(&mut self, pages: &mut Pages) -> usize {
+        let before = self.cached;
         while self.cached.is_multiple_of(PAGE) && self.cached + PAGE < self.tokens.len() {
             let next = &self.tokens[self.cached..self.cached + PAGE];
-            let Some((page, beginning)) = pages.find(self.beginning, next) else { return };
+            let Some((page, beginning)) = pages.find(self.beginning, next) else { break };
             self.pages.push(page);
             self.beginning = beginning;
             self.cached += PAGE;
-            self.shared += PAGE;
         }
+        self.cached - before
     }
 
     /// Pages that it needs beside its own for `count` more tokens.

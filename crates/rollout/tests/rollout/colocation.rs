@@ -131,7 +131,7 @@ fn what_sleeps_cannot_run_and_wakes_only_into_room() {
     load(&mut rollout, 3);
     phases.enter(Phase::Rollout, &mut trainer, &mut rollout).unwrap();
     assert!(matches!(step(&mut trainer, 1), Err(EngineError::Asleep { program: "train", .. })));
-    let early = trainer.wake(&[Kind::Gradient, Kind::Graph]);
+    let early = trainer.wake(&[Kind::Gradient, Kind::Graph, Kind::Workspace]);
     assert!(matches!(early, Err(EngineError::Alloc(AllocError::NoRoom { .. }))), "{early:?}");
     phases.enter(Phase::Train, &mut trainer, &mut rollout).unwrap();
     step(&mut trainer, 1).unwrap();

@@ -55,6 +55,7 @@ fn samples_of_one_prompt_share_its_full_pages() {
         let (outcomes, counts) = outcomes(&mut engine(shape(6, tokens, 40)), &requests);
         assert_eq!(outcomes, references, "{tokens} tokens a pass");
         assert_eq!(counts.tokens - (counts.chosen - 6), 200 + 5 * (200 - 192), "{counts:?}");
+        assert_eq!(counts.shared, 5 * 192);
     }
     assert!(references[1..].iter().any(|r| r.ids != references[0].ids), "samples differ");
 }
