@@ -15,6 +15,7 @@ mod plan;
 mod progress;
 mod prompts;
 mod serving;
+mod text_hashes;
 mod tuning;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};

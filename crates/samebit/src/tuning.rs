@@ -6,6 +6,7 @@ use crate::infer;
 use crate::model::{self, Model, Source};
 use crate::output::{Table, duration, thousands};
 use crate::progress;
+use crate::text_hashes;
 use anyhow::{Context, Result, bail};
 use data::{Dataset, Encoder};
 use engine::{Blueprint, Engine, Fit, Fitter, Job};
@@ -169,6 +170,7 @@ impl Tuning {
         let checks = checks::run(self, engine, options)?;
         checks::refuse_failed(&checks)?;
         self.surroundings.checks = checks;
+        self.surroundings.hashes.extend(text_hashes::of(&self.model)?);
         Ok(())
     }
 
