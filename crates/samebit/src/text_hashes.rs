@@ -20,7 +20,7 @@ pub(crate) fn of(model: &Model) -> Result<BTreeMap<String, String>> {
         }
     } else {
         let folder = model.checkpoint.path();
-        let mut add = |hasher: &mut blake3::Hasher, name: &str| -> Result<()> {
+        let add = |hasher: &mut blake3::Hasher, name: &str| -> Result<()> {
             let path = folder.join(name);
             if path.is_file() {
                 hasher.update(name.as_bytes());
