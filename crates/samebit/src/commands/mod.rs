@@ -2,6 +2,7 @@
 
 pub(crate) mod annotate;
 pub(crate) mod bench;
+pub(crate) mod bench_topology;
 pub(crate) mod cache;
 pub(crate) mod chat;
 pub(crate) mod check;
@@ -19,3 +20,4 @@ pub(crate) mod score;
 pub(crate) mod shared;
 pub(crate) mod show;
 pub(crate) mod train;
+pub(crate) mod verify;

@@ -22,6 +22,9 @@ impl Requested {
             ("eval_every", r.eval_every.as_ref().map(|c| c.value)),
             ("patience", r.patience.as_ref().map(|c| c.value)),
             ("threads", Some(r.threads.value)),
+            ("tp", Some(r.tp.value)),
+            ("cp", Some(r.cp.value)),
+            ("dp", Some(r.dp.value)),
         ];
         for (key, value) in counts.into_iter().filter_map(|(key, value)| Some((key, value?))) {
             self.within(
@@ -35,6 +38,7 @@ impl Requested {
             let needed = format!("given a weight over 0 and at most {}", data::WEIGHT_LIMIT);
             self.within("data", source, data::is_weight(source.weight), &needed)?;
         }
+        r.topology().check()?;
         let warmup = r.warmup_steps.as_ref().map_or(0, |c| c.value);
         self.within("warmup_steps", warmup, warmup <= COUNT_LIMIT, "at most 2^30")?;
         if let Some(steps) = &r.max_steps {
