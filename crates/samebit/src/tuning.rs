@@ -8,6 +8,7 @@ use crate::infer;
 use crate::model::{self, Model, Source};
 use crate::output::{Table, duration, thousands};
 use crate::progress;
+use crate::text_hashes;
 use anyhow::{Context, Result, bail};
 use data::{CacheOutcome, Dataset};
 use engine::{Blueprint, Engine, Exchange, Fit, Fitter, Job};
@@ -189,7 +190,9 @@ impl Tuning {
     ) -> Result<Surroundings> {
         let checks = checks::run(self, engine, options)?;
         checks::refuse_failed(&checks)?;
-        Ok(Surroundings { checks, ..self.surroundings.clone() })
+        let mut surroundings = Surroundings { checks, ..self.surroundings.clone() };
+        surroundings.hashes.extend(text_hashes::of(&self.model)?);
+        Ok(surroundings)
     }
 
     /// The run of an engine of [`Tuning::engine`]; `extra_files` go beside the weights of a tuned model.
