@@ -2,6 +2,7 @@
 
 use crate::error::EngineError;
 use crate::run::Engine;
+use crate::whole::Part;
 use canon::random::{Numbers, Purpose};
 use formats::peft::{Adapter, AdapterConfig, Factors, Origin};
 use program::ParamId;
@@ -112,8 +113,8 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// Writes the adapter to a PEFT folder that must not exist, or be empty, with what it was trained on. One rank holds
-    /// every parameter whole.
+    /// Writes the adapter to a PEFT folder that must not exist, or be empty, with what it was trained on. On the first rank,
+    /// while the others [`Engine::follow`].
     ///
     /// # Errors
     /// Whatever writing gives.
@@ -123,14 +124,12 @@ impl Engine<'_> {
         config: &AdapterConfig,
         origin: Option<&Origin>,
     ) -> Result<(), EngineError> {
-        let values: Vec<(Pair, Vec<f32>, Vec<f32>)> = self
-            .pairs()
-            .into_iter()
-            .map(|pair| {
-                let (a, b) = (self.read_param(pair.a), self.read_param(pair.b));
-                (pair, a, b)
-            })
-            .collect();
+        let mut values: Vec<(Pair, Vec<f32>, Vec<f32>)> = Vec::new();
+        for pair in self.pairs() {
+            let whole = |id| self.gather_served(id, Part::Value);
+            let (a, b) = (whole(pair.a)?, whole(pair.b)?);
+            values.push((pair, a, b));
+        }
         let factors: Vec<Factors<'_>> = values
             .iter()
             .map(|(pair, a, b)| Factors {

@@ -23,6 +23,18 @@ pub enum Part {
     SecondMoment,
 }
 
+/// Every part, in the order of their numbers.
+const PARTS: [Part; 4] = [Part::Value, Part::Gradient, Part::FirstMoment, Part::SecondMoment];
+
+/// The exchange in which the first rank says what comes next.
+const NEXT: &str = "the next action";
+
+/// The first rank asks for a part of the state.
+const GIVE: u8 = u8::MAX;
+
+/// Actions that a caller may number, from 0.
+pub const MOST_ACTIONS: u8 = GIVE - 1;
+
 impl Part {
     fn name(self) -> &'static str {
         match self {
@@ -83,6 +95,99 @@ impl Engine<'_> {
             }
         }
         Ok(Some(whole))
+    }
+
+    /// Gives what [`Engine::gather_whole`] gives, in order; on one rank a tile at a time, with no copy of the whole. Nothing
+    /// for a gradient or moment of a parameter that is not trained.
+    ///
+    /// # Errors
+    /// The first error of `take`, or of the exchange.
+    pub fn visit_whole<E: From<EngineError>>(
+        &self,
+        id: ParamId,
+        part: Part,
+        mut take: impl FnMut(&[f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if self.blueprint.store.topology.ranks() > 1 {
+            return self.gather_whole(id, part)?.map_or(Ok(()), |whole| take(&whole));
+        }
+        let slot = self.blueprint.store.slot(id);
+        let buffer = match (part, &slot.state) {
+            (Part::Value, _) => slot.value,
+            (_, None) => return Ok(()),
+            (Part::Gradient, Some(state)) => state.grad,
+            (Part::FirstMoment, Some(state)) => state.m,
+            (Part::SecondMoment, Some(state)) => state.v,
+        };
+        self.visit(buffer, take)
+    }
+
+    /// [`Engine::visit_whole`] on the first rank alone, at any time, while the others [`Engine::follow`].
+    ///
+    /// # Errors
+    /// As [`Engine::visit_whole`].
+    pub fn visit_served<E: From<EngineError>>(
+        &self,
+        id: ParamId,
+        part: Part,
+        take: impl FnMut(&[f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.announce(GIVE, u64::from(id.0) * PARTS.len() as u64 + part as u64)?;
+        self.visit_whole(id, part, take)
+    }
+
+    /// [`Engine::gather_whole`] as [`Engine::visit_served`] visits.
+    ///
+    /// # Errors
+    /// As [`Engine::gather_whole`].
+    pub fn gather_served(&self, id: ParamId, part: Part) -> Result<Vec<f32>, EngineError> {
+        let mut whole = Vec::new();
+        self.visit_served(id, part, |values| {
+            whole.extend_from_slice(values);
+            Ok::<(), EngineError>(())
+        })?;
+        Ok(whole)
+    }
+
+    /// Tells the ranks that [`Engine::follow`] what the first one is about to do: an action of the caller's, at most
+    /// [`MOST_ACTIONS`], with a number below 2^56.
+    ///
+    /// # Errors
+    /// Another rank failed.
+    pub fn announce(&self, action: u8, argument: u64) -> Result<(), EngineError> {
+        self.of_first(NEXT, u64::from(action) | argument << u8::BITS).map(|_| ())
+    }
+
+    /// Gives the first rank the parts of the state that it asks for, until it announces another action.
+    ///
+    /// # Errors
+    /// Another rank failed.
+    pub fn follow(&self) -> Result<(u8, u64), EngineError> {
+        let parts = PARTS.len() as u64;
+        loop {
+            let next = self.of_first(NEXT, 0)?;
+            let (action, argument) = (next as u8, next >> u8::BITS);
+            if action != GIVE {
+                return Ok((action, argument));
+            }
+            let part = PARTS[(argument % parts) as usize];
+            self.gather_whole(ParamId((argument / parts) as u32), part)?;
+        }
+    }
+
+    /// A number that the first rank gives, on every rank. All ranks must ask together; the others' numbers do not count.
+    ///
+    /// # Errors
+    /// Another rank failed or asks something else.
+    pub fn of_first(&self, what: &str, mine: u64) -> Result<u64, EngineError> {
+        let all = self.all_gather(Group::All, what, &mine.to_le_bytes())?;
+        let first = all.first().and_then(|bytes| bytes.first_chunk::<8>());
+        Ok(first.map_or(mine, |bytes| u64::from_le_bytes(*bytes)))
+    }
+
+    /// Whether this is the first rank: the one that writes files and tells people.
+    pub fn leads(&self) -> bool {
+        self.blueprint.store.rank == Rank::FIRST
     }
 
     /// This rank's share of a parameter's whole value, given with or without its padding rows, which are zero.

@@ -141,6 +141,9 @@ pub enum Cause<E: fmt::Debug + fmt::Display> {
         "its thread could not be started: {0}; lower the degrees or raise the limit on threads"
     )]
     Start(std::io::Error),
+    /// The processes of a launcher are not the ranks.
+    #[error("{0}")]
+    Launch(String),
     /// A collective failed and the rank went on as if it had not.
     #[error("{0} (the rank ignored it)")]
     Ignored(FabricError),

@@ -9,6 +9,8 @@
 //! of the group has posted, and writes its result from the posted rows. The only additions are those of the canon's
 //! tree, done by every rank in the same order on the same values.
 //!
+//! With the feature `mpi` the ranks of a world may be processes instead ([`World::run_process`]).
+//!
 //! A rank that fails, panics, stops early or calls another operation than its peers ends the run: every wait of every
 //! other rank returns an error that names the rank and the operation. There is no time limit and no hang.
 
@@ -17,14 +19,18 @@
 mod collectives;
 mod contribution;
 mod error;
+mod launch;
 mod meeting;
 mod member;
+#[cfg(feature = "mpi")]
+mod mpi;
 mod ranks;
 mod traffic;
 mod transport;
 mod world;
 
 pub use error::{Cause, FabricError, RunError};
+pub use launch::{Launched, launched};
 pub use member::Member;
 pub use ranks::{Ranks, World};
 pub use traffic::{Movement, Traffic};

@@ -58,6 +58,39 @@ impl World {
         World { topologies: topologies.to_vec() }
     }
 
+    /// The topologies, and the world as data ranks.
+    fn spaces(&self) -> Vec<Topology> {
+        let world = Topology { tp: 1, cp: 1, dp: self.size(), width: 1 };
+        self.topologies.iter().copied().chain([world]).collect()
+    }
+
+    /// Runs `body` as the one rank that this process is among those of its launcher ([`crate::launched`]): each process
+    /// runs one, and gets its own value.
+    ///
+    /// # Errors
+    /// As [`World::run`], for this rank; another number of processes than ranks; a build without MPI.
+    pub fn run_process<T, E: Debug + Display>(
+        &self,
+        body: impl FnOnce(&mut Seat<'_>) -> Result<T, E>,
+    ) -> Result<T, RunError<E>> {
+        #[cfg(feature = "mpi")]
+        return crate::mpi::run(self.spaces(), body);
+        #[cfg(not(feature = "mpi"))]
+        {
+            let _ = body;
+            let launched = crate::launched();
+            Err(RunError {
+                rank: launched.map_or(0, |launched| launched.rank),
+                operation: "its start".into(),
+                cause: Cause::Launch(format!(
+                    "{} processes were started by a launcher, and this build has no MPI: build with --features mpi, or \
+                     start one process, whose ranks are threads",
+                    launched.map_or(1, |launched| launched.processes)
+                )),
+            })
+        }
+    }
+
     /// Ranks of the world.
     pub fn size(&self) -> usize {
         self.topologies.iter().map(Topology::ranks).max().unwrap_or(0)
@@ -75,9 +108,7 @@ impl World {
         T: Send,
         E: Debug + Display + Send,
     {
-        let mut spaces = self.topologies.clone();
-        spaces.push(Topology { tp: 1, cp: 1, dp: self.size(), width: 1 });
-        let meeting = Meeting::new(spaces);
+        let meeting = Meeting::new(self.spaces());
         let ends: Vec<End<T, E>> = thread::scope(|scope| {
             let (meeting, body) = (&meeting, &body);
             let threads: Vec<_> = (0..self.size())

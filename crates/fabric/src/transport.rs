@@ -18,7 +18,7 @@ pub(crate) struct Circle {
 }
 
 /// Carries what ranks give each other. Ranks of every topology are numbered from 0 in the one world.
-pub(crate) trait Transport: Sync {
+pub(crate) trait Transport {
     /// Topologies of the world, itself (as data ranks) last.
     fn spaces(&self) -> &[Topology];
 

@@ -4,6 +4,7 @@ use crate::buffer::BufferId;
 use crate::lower::Program;
 use crate::op::Op;
 use crate::ops::*;
+use crate::topology::{Rank, Topology};
 use std::iter::Sum;
 use std::ops::Add as Plus;
 
@@ -14,19 +15,13 @@ pub struct Cost {
     pub flops: f64,
     /// Bytes read and written in this rank's memory, each operand once.
     pub bytes: f64,
-    /// Bytes received from other ranks.
-    pub exchanged: f64,
 }
 
 impl Plus for Cost {
     type Output = Cost;
 
     fn add(self, other: Cost) -> Cost {
-        Cost {
-            flops: self.flops + other.flops,
-            bytes: self.bytes + other.bytes,
-            exchanged: self.exchanged + other.exchanged,
-        }
+        Cost { flops: self.flops + other.flops, bytes: self.bytes + other.bytes }
     }
 }
 
@@ -48,18 +43,36 @@ pub fn of_op(program: &Program, op: &Op, sequences: Sequences) -> Cost {
     let access = op.access();
     let bytes: usize =
         access.reads.iter().chain(&access.writes).map(|&id| program.buffer(id).bytes()).sum();
-    let mut cost =
-        Cost { flops: flops(program, op, sequences), bytes: bytes as f64, exchanged: 0.0 };
-    if let Op::Collective(c) = op {
-        let out = match &c.kind {
-            CollectiveKind::Collect { outs } => {
-                outs.iter().map(|&o| program.buffer(o).bytes()).sum::<usize>()
-            }
-            _ => program.buffer(c.out).bytes(),
-        };
-        cost.exchanged = out as f64;
-    }
-    cost
+    Cost { flops: flops(program, op, sequences), bytes: bytes as f64 }
+}
+
+/// Bytes that a rank receives from others in a collective of a full micro-batch, each byte of its result once; `leaves`
+/// are the logical micro-batches of the step. Of embedding rows, which depend on the tokens, it is the most.
+pub fn received(
+    program: &Program,
+    op: &Collective,
+    topology: &Topology,
+    rank: Rank,
+    leaves: usize,
+) -> u64 {
+    let (ranks, place) = (op.group.size(topology), op.group.place(rank, topology));
+    let (x, out) = (program.buffer(op.x), program.buffer(op.out));
+    let of_others = |leaves: usize| {
+        let owners = canon::tree::owners(leaves, ranks).unwrap_or_default();
+        owners.iter().filter(|owner| !owner.ranks.contains(&place)).count()
+    };
+    let floats = match &op.kind {
+        CollectiveKind::TreeSum { leaves, .. } => of_others(*leaves) * out.rows * out.cols,
+        CollectiveKind::OwnerRows { .. } => out.rows * out.cols,
+        CollectiveKind::GatherTokens => (out.rows - x.rows) * out.cols,
+        CollectiveKind::ExchangeColumns { ranges } => (out.rows - x.rows) * ranges[place].len(),
+        CollectiveKind::GatherColumns { ranges } => out.rows * (out.cols - ranges[place].len()),
+        CollectiveKind::Collect { outs } => (outs.len() - 1) * x.rows * x.cols,
+        CollectiveKind::StepSum { ranges } => of_others(leaves) * ranges[place].len(),
+        CollectiveKind::GatherSlices { ranges } => out.rows * out.cols - ranges[place].len(),
+        CollectiveKind::ExactSum => (ranks - 1) * EXACT_SUM_WORDS,
+    };
+    (floats * size_of::<f32>()) as u64
 }
 
 /// Cost of a whole program.

@@ -31,6 +31,12 @@ pub(crate) fn run(tuning: &Tuning, engine: &mut Engine<'_>, options: Options) ->
         disk(tuning, engine)?,
         memory(tuning),
     ];
+    if tuning.resolved.topology().ranks() > 1 {
+        let why = "it takes one rank; a run over ranks has the bits of one, which can be checked";
+        checks.push(Gate::skipped("a step before the first", why));
+        checks.extend(tuning.device.kernel_choices());
+        return Ok(checks);
+    }
     engine.forget_kernels();
     checks.extend(probe::probe(engine, &tuning.dataset, &tuning.resolved)?);
     checks.push(kernels(engine));
@@ -126,7 +132,7 @@ fn disk(tuning: &Tuning, engine: &Engine<'_>) -> Result<Gate> {
 
 /// The plan was held against the lease and the free memory before the engine was made; here is by how much it fits.
 fn memory(tuning: &Tuning) -> Gate {
-    let planned = tuning.blueprint.ledger.total();
+    let planned = tuning.blueprints.iter().map(|b| b.ledger.total()).max().unwrap_or(0);
     let lease = tuning.resolved.memory.as_ref().map(|chosen| chosen.value.0);
     let lease_words =
         lease.map_or("no lease".to_owned(), |bytes| format!("lease {}", Bytes(bytes)));

@@ -65,6 +65,8 @@ enum Command {
     Generate(commands::generate::Args),
     /// Talk to a model
     Chat(commands::chat::Args),
+    /// Prove that ranks do not change a bit: rollouts, gradients, updates against one rank
+    Verify(Box<commands::verify::Args>),
     /// Rates of training and generation on random tokens
     Bench(commands::bench::Args),
     /// Plan, fine-tune and compare SmolLM2-135M on a shipped task, in a few minutes
@@ -89,6 +91,7 @@ fn main() -> ExitCode {
         Command::Score(args) => commands::score::run(args),
         Command::Generate(args) => commands::generate::run(args),
         Command::Chat(args) => commands::chat::run(args),
+        Command::Verify(args) => commands::verify::run(*args),
         Command::Bench(args) => commands::bench::run(args),
         Command::Quickstart(args) => commands::quickstart::run(args),
     };

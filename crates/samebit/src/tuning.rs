@@ -8,11 +8,12 @@ use crate::output::{Table, duration, thousands};
 use crate::progress;
 use anyhow::{Context, Result, bail};
 use data::{Dataset, Encoder};
-use engine::{Blueprint, Engine, Fit, Fitter, Job};
+use engine::{Blueprint, Engine, Exchange, Fit, Fitter, Job};
 use indicatif::ProgressBar;
 use program::keep::{Keep, Level};
 use program::ledger::Bytes;
-use program::{Graph, Lease, Rank, Topology};
+use program::store::heaviest_rank;
+use program::{Graph, Lease, Ledger, Rank, Topology};
 use serde::Serialize;
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -32,7 +33,8 @@ pub(crate) struct Tuning {
     pub(crate) device: Device,
     pub(crate) graph: Graph,
     pub(crate) job: Job,
-    pub(crate) blueprint: Blueprint,
+    /// One a rank.
+    pub(crate) blueprints: Vec<Blueprint>,
 }
 
 /// Opens the model, resolves settings, encodes the data, and plans; nothing large is allocated.
@@ -50,11 +52,11 @@ pub(crate) fn prepare(
     let model = model::open(&reference, source, quiet)?;
     let resolved = requested.resolve(&Facts::of(&model.checkpoint))?;
     let graph = families::build(model.checkpoint.config(), &resolved.build_options())?.graph;
-    let compute =
-        Compute { threads: Some(resolved.threads.value), profile: resolved.profile.value };
-    let device = Device::new(&compute)?;
+    // Ranks are threads of this process, or its siblings on the same machine, so they share its threads.
+    let threads = (resolved.threads.value / resolved.topology().ranks()).max(1);
+    let device = Device::new(&Compute { threads: Some(threads), profile: resolved.profile.value })?;
     let rest = Job { score: resolved.score_shape(), ..rest };
-    let (job, blueprint) = plan(&graph, &resolved, rest, &device)?;
+    let (job, blueprints) = plan(&graph, &resolved, rest, &device)?;
     let (dataset, evaluation) = datasets(&model, &resolved, &graph, quiet)?;
     let surroundings = Surroundings { device: device.describe(), ..Surroundings::current()? };
     Ok(Tuning {
@@ -67,7 +69,7 @@ pub(crate) fn prepare(
         device,
         graph,
         job,
-        blueprint,
+        blueprints,
     })
 }
 
@@ -90,17 +92,19 @@ fn datasets(
     Ok((whole.subset(&stay), Some(whole.subset(&out))))
 }
 
-/// The fastest keep set within the lease, or a refusal with what would fit.
+/// The fastest keep set within the lease of each rank, or a refusal with what would fit.
 fn plan(
     graph: &Graph,
     resolved: &Resolved,
     rest: Job,
     device: &Device,
-) -> Result<(Job, Blueprint)> {
+) -> Result<(Job, Vec<Blueprint>)> {
+    let topology = resolved.topology();
     let shape = resolved.train_shape(Keep::uniform(Level::All));
     let mut job = Job { train: Some(shape), ..rest };
     let workspace = device.workspace();
-    let fitter = Fitter::new(graph, Topology::single(), Rank::FIRST, &job, &workspace);
+    let heaviest = heaviest_rank(graph, topology);
+    let fitter = Fitter::new(graph, topology, heaviest, &job, &workspace);
     let limit = resolved.memory.as_ref().map_or(usize::MAX, |m| m.value.0);
     let Some(Fit { keep, .. }) = fitter.fastest(shape.step(), limit) else {
         let least = fitter.ledger(shape.step(), Keep::uniform(Level::Input));
@@ -119,10 +123,16 @@ fn plan(
         );
     };
     job.train = Some(resolved.train_shape(keep));
-    let blueprint = Blueprint::new(graph, Topology::single(), Rank::FIRST, job, &workspace);
-    Lease { bytes: limit }.check(&blueprint.ledger)?;
-    device::check_available(&blueprint.ledger)?;
-    Ok((job, blueprint))
+    let blueprints: Vec<Blueprint> = (0..topology.ranks())
+        .map(|rank| Blueprint::new(graph, topology, Rank::of(rank, &topology), job, &workspace))
+        .collect();
+    let mut all = Ledger::default();
+    for blueprint in &blueprints {
+        Lease { bytes: limit }.check(&blueprint.ledger)?;
+        blueprint.ledger.rows().for_each(|(kind, bytes)| all.add(kind, bytes));
+    }
+    device::check_available(&all)?;
+    Ok((job, blueprints))
 }
 
 fn encode(
@@ -152,30 +162,48 @@ fn encode(
 }
 
 impl Tuning {
-    /// Allocates what was planned and loads the base weights.
+    /// Allocates what was planned for the first rank and loads the base weights.
     pub(crate) fn engine(&self, quiet: bool) -> Result<Engine<'static>> {
+        self.rank_engine(0, None, quiet)
+    }
+
+    /// The same for a rank, with its means to exchange with the others.
+    pub(crate) fn rank_engine<'r>(
+        &self,
+        rank: usize,
+        exchange: Option<Box<dyn Exchange + 'r>>,
+        quiet: bool,
+    ) -> Result<Engine<'r>> {
         let executor = self.device.executor()?;
-        let mut engine = Engine::new(self.graph.clone(), self.blueprint.clone(), executor)?;
-        infer::load(&mut engine, &self.model, quiet)?;
+        let mut engine = Engine::new(self.graph.clone(), self.blueprints[rank].clone(), executor)?;
+        if let Some(exchange) = exchange {
+            engine = engine.with_exchange(exchange);
+        }
+        infer::load(&mut engine, &self.model, quiet || rank > 0)?;
         Ok(engine)
     }
 
-    /// Makes the checks before a run, keeps them for its record, and refuses where one failed.
-    pub(crate) fn check(
-        &mut self,
+    /// Bytes of every rank together.
+    pub(crate) fn planned_bytes(&self) -> usize {
+        self.blueprints.iter().map(|blueprint| blueprint.ledger.total()).sum()
+    }
+
+    /// The surroundings of a run with the checks before it; refuses where one failed.
+    pub(crate) fn checked(
+        &self,
         engine: &mut Engine<'_>,
         options: checks::Options,
-    ) -> Result<()> {
+    ) -> Result<Surroundings> {
         let checks = checks::run(self, engine, options)?;
         checks::refuse_failed(&checks)?;
-        self.surroundings.checks = checks;
-        Ok(())
+        Ok(Surroundings { checks, ..self.surroundings.clone() })
     }
 
     /// The run of an engine of [`Tuning::engine`]; `extra_files` go beside the weights of a tuned model.
     pub(crate) fn run<'a, 'r>(
         &'a self,
         engine: &'a mut Engine<'r>,
+        surroundings: &'a Surroundings,
         extra_files: &'a [(&'a str, &'a [u8])],
     ) -> Run<'a, 'r> {
         Run {
@@ -185,7 +213,7 @@ impl Tuning {
             evaluation: self.evaluation.as_ref(),
             requested: &self.requested,
             resolved: &self.resolved,
-            surroundings: &self.surroundings,
+            surroundings,
             extra_files,
         }
     }
@@ -199,7 +227,7 @@ impl Tuning {
         Ok(format!(
             "{} · {} trained of {} parameters · {}\n\
              data: {} samples, {} tokens, {} learnt · {} steps of {} × {} tokens\n\
-             plan: {} ({keep})\n",
+             plan: {}{} ({keep})\n",
             self.model.identity,
             thousands(self.graph.trainable_elements()),
             thousands(self.graph.params.iter().filter(|p| !p.adapter).map(|p| p.elements()).sum()),
@@ -210,8 +238,18 @@ impl Tuning {
             schedule.steps(),
             r.accumulation.value,
             thousands(r.micro_tokens.value),
-            Bytes(self.blueprint.ledger.total()),
+            Bytes(self.planned_bytes()),
+            ranks_text(&r.topology()),
         ))
+    }
+}
+
+/// Ranks in words, where there are several.
+fn ranks_text(topology: &Topology) -> String {
+    let Topology { tp, cp, dp, .. } = topology;
+    match topology.ranks() {
+        1 => String::new(),
+        ranks => format!(" over {ranks} ranks, tp {tp} × cp {cp} × dp {dp}"),
     }
 }
 
@@ -304,9 +342,18 @@ pub(crate) struct MemoryReport {
 impl MemoryReport {
     /// Compares an engine with its plan; `before` is the resident size before it was made.
     pub(crate) fn of(engine: &Engine<'_>, before: Option<usize>) -> MemoryReport {
+        MemoryReport::of_ranks(engine.blueprint.ledger.total(), engine.ledger().total(), before)
+    }
+
+    /// The same for the bytes of every rank together.
+    pub(crate) fn of_ranks(
+        planned_bytes: usize,
+        allocated_bytes: usize,
+        before: Option<usize>,
+    ) -> MemoryReport {
         MemoryReport {
-            planned_bytes: engine.blueprint.ledger.total(),
-            allocated_bytes: engine.ledger().total(),
+            planned_bytes,
+            allocated_bytes,
             resident_before_bytes: before,
             peak_resident_bytes: device::peak_resident_bytes().ok(),
         }

@@ -14,12 +14,13 @@ use record::{
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use crate::error::{TrainError, of_ranks};
 use crate::fingerprint;
 use crate::run::Run;
 use crate::settings::{Requested, Resolved};
 
 /// Settings that a resumed run may have otherwise: they change no bit of it.
-const FREE: [&str; 9] = [
+const FREE: [&str; 12] = [
     "out",
     "data",
     "eval",
@@ -27,6 +28,9 @@ const FREE: [&str; 9] = [
     "save_every_minutes",
     "keep_checkpoints",
     "threads",
+    "tp",
+    "cp",
+    "dp",
     "memory",
     "loss_limit",
 ];
@@ -67,7 +71,7 @@ fn settings(requested: &Requested, resolved: &Resolved) -> Vec<Setting> {
 }
 
 /// What makes the run this run.
-pub(crate) fn identity(run: &Run<'_, '_>, schedule: &mut Schedule) -> Identity {
+fn identity(run: &Run<'_, '_>, schedule: &mut Schedule) -> Result<Identity, TrainError> {
     let settings = settings(run.requested, run.resolved)
         .into_iter()
         .filter(|setting| !FREE.contains(&setting.key.as_str()))
@@ -80,11 +84,11 @@ pub(crate) fn identity(run: &Run<'_, '_>, schedule: &mut Schedule) -> Identity {
         put("evaluation data", held_out.identity());
     }
     put("order", order(schedule));
-    put(WEIGHTS, fingerprint::weights(run.engine));
+    put(WEIGHTS, fingerprint::weights(run.engine).map_err(of_ranks)?);
     put("program", fingerprint::programs(run.engine));
     put("binary", run.surroundings.binary.blake3.clone());
     put("version", env!("CARGO_PKG_VERSION").to_owned());
-    Identity { settings, hashes }
+    Ok(Identity { settings, hashes })
 }
 
 /// BLAKE3 over the first epoch's order: for each step its micro-batches, for each of these its samples.
@@ -104,12 +108,12 @@ fn order(schedule: &mut Schedule) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// The record of a run that begins.
-pub(crate) fn record(run: &Run<'_, '_>, schedule: &mut Schedule) -> Record {
+/// The record of a run that begins. On the first rank, while the others follow.
+pub(crate) fn record(run: &Run<'_, '_>, schedule: &mut Schedule) -> Result<Record, TrainError> {
     let graph = &run.engine.graph;
     let trained = graph.params.iter().filter(|param| param.trainable);
     let lease = run.resolved.memory.as_ref().map(|chosen| chosen.value.0);
-    Record {
+    Ok(Record {
         format: record::FORMAT,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         kind: "train".to_owned(),
@@ -119,7 +123,7 @@ pub(crate) fn record(run: &Run<'_, '_>, schedule: &mut Schedule) -> Record {
         git: run.surroundings.git.clone(),
         machine: run.surroundings.machine.clone(),
         settings: settings(run.requested, run.resolved),
-        identity: identity(run, schedule),
+        identity: identity(run, schedule)?,
         programs: programs(run.engine),
         arithmetic: Arithmetic {
             profile: value_of(&run.resolved.profile.value).as_str().unwrap_or_default().to_owned(),
@@ -133,7 +137,7 @@ pub(crate) fn record(run: &Run<'_, '_>, schedule: &mut Schedule) -> Record {
         memory: memory(run.engine, lease),
         gates: Vec::new(),
         tensors: Vec::new(),
-    }
+    })
 }
 
 /// Takes over into a record what a resumed run may have otherwise.

@@ -49,6 +49,12 @@ pub enum TrainError {
         /// Why.
         source: Box<EngineError>,
     },
+    /// Ranks could not join what they hold.
+    #[error(transparent)]
+    Ranks {
+        /// Why.
+        source: Box<EngineError>,
+    },
     /// The log-prob of a supervised token is not finite. Nothing was updated.
     #[error(
         "step {step}: the log-prob of a token of {sample} is {value}; nothing was updated. Lower the learning rate, or \
@@ -130,6 +136,11 @@ impl From<RecordError> for TrainError {
     fn from(error: RecordError) -> Self {
         TrainError::Folder(error.into())
     }
+}
+
+/// Ranks that could not join what they hold.
+pub(crate) fn of_ranks(error: EngineError) -> TrainError {
+    TrainError::Ranks { source: error.into() }
 }
 
 impl TrainError {

@@ -1,9 +1,7 @@
 //! Gates of a running run: what must hold of real tensors and real figures, or the run stops.
 
-use std::convert::Infallible;
-
-use engine::Engine;
-use program::{BufferId, ParamId};
+use engine::{Engine, EngineError, Part};
+use program::ParamId;
 use record::Gate;
 
 /// Every trained tensor of which something must be seen: LoRA's B, which begins as zeros, or in full mode every one.
@@ -18,15 +16,14 @@ fn gated(engine: &Engine<'_>) -> Vec<ParamId> {
     trained.filter(is_gated).collect()
 }
 
-/// The largest magnitude of a buffer.
-fn largest(engine: &Engine<'_>, buffer: BufferId) -> f32 {
+/// The largest magnitude of a part of the state. On the first rank, while the others follow.
+fn largest(engine: &Engine<'_>, id: ParamId, part: Part) -> Result<f32, EngineError> {
     let mut largest = 0f32;
-    let seen: Result<(), Infallible> = engine.visit(buffer, |numbers| {
+    engine.visit_served(id, part, |numbers| {
         largest = numbers.iter().fold(largest, |most, x| most.max(x.abs()));
-        Ok(())
-    });
-    let Ok(()) = seen;
-    largest
+        Ok::<(), EngineError>(())
+    })?;
+    Ok(largest)
 }
 
 /// Name of the gate of gradients.
@@ -37,30 +34,36 @@ const ADVICE: &str =
     "nothing is learnt there: look at `targets`, the mask of what is learnt, and the learning rate";
 
 /// Whether every gated tensor has a non-zero gradient, with the smallest of their largest elements.
-pub fn gradients(engine: &Engine<'_>) -> Gate {
-    judge(engine, GRADIENTS, "gradient", |id| {
-        let state = engine.blueprint.store.slot(id).state.as_ref();
-        state.map_or(0.0, |state| largest(engine, state.grad))
-    })
+///
+/// # Errors
+/// Another rank failed.
+pub fn gradients(engine: &Engine<'_>) -> Result<Gate, EngineError> {
+    judge(engine, GRADIENTS, "gradient", Part::Gradient)
 }
 
 /// Whether every LoRA matrix B has a non-zero element, with the smallest of their largest ones; skipped in full mode,
 /// where values are non-zero from the start.
-pub fn adapters(engine: &Engine<'_>) -> Gate {
+///
+/// # Errors
+/// Another rank failed.
+pub fn adapters(engine: &Engine<'_>) -> Result<Gate, EngineError> {
     if !engine.graph.params.iter().any(|param| param.adapter) {
-        return Gate::skipped(ADAPTERS, "mode full has no adapters");
+        return Ok(Gate::skipped(ADAPTERS, "mode full has no adapters"));
     }
-    judge(engine, ADAPTERS, "B", |id| largest(engine, engine.blueprint.store.slot(id).value))
+    judge(engine, ADAPTERS, "B", Part::Value)
 }
 
-fn judge(engine: &Engine<'_>, name: &str, what: &str, of: impl Fn(ParamId) -> f32) -> Gate {
-    let found: Vec<(ParamId, f32)> = gated(engine).into_iter().map(|id| (id, of(id))).collect();
+fn judge(engine: &Engine<'_>, name: &str, what: &str, part: Part) -> Result<Gate, EngineError> {
+    let mut found: Vec<(ParamId, f32)> = Vec::new();
+    for id in gated(engine) {
+        found.push((id, largest(engine, id, part)?));
+    }
     let tensor = |id: ParamId| engine.graph.param_info(id).name.to_string();
     let dead: Vec<String> =
         found.iter().filter(|(_, x)| *x == 0.0).map(|&(id, _)| tensor(id)).collect();
     let smallest = found.iter().min_by(|a, b| a.1.total_cmp(&b.1));
     let Some(&(smallest, magnitude)) = smallest else {
-        return Gate::failed(name, "no tensor is trained", ADVICE);
+        return Ok(Gate::failed(name, "no tensor is trained", ADVICE));
     };
     if dead.is_empty() {
         let count = found.len();
@@ -68,7 +71,7 @@ fn judge(engine: &Engine<'_>, name: &str, what: &str, of: impl Fn(ParamId) -> f3
             "{count} of {count}; the weakest {what} reaches {magnitude:.1e} ({})",
             tensor(smallest)
         );
-        return Gate::ok(name, figure);
+        return Ok(Gate::ok(name, figure));
     }
     let figure = format!(
         "{} of {} have a {what} of zeros: {}",
@@ -76,7 +79,7 @@ fn judge(engine: &Engine<'_>, name: &str, what: &str, of: impl Fn(ParamId) -> f3
         found.len(),
         dead.into_iter().take(NAMED).collect::<Vec<_>>().join(", ")
     );
-    Gate::failed(name, figure, ADVICE)
+    Ok(Gate::failed(name, figure, ADVICE))
 }
 
 /// Tensors that a failure names.

@@ -45,6 +45,16 @@ pub enum Flow {
     Stop,
 }
 
+/// Nobody: the observer of ranks that are not the first.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Silent;
+
+impl Observer for Silent {
+    fn step(&mut self, _event: &StepEvent) -> Flow {
+        Flow::Continue
+    }
+}
+
 /// Who is told.
 pub trait Observer {
     /// The run begins at a step (from 0; not 0 when it resumes) of `steps`.
@@ -52,7 +62,7 @@ pub trait Observer {
         let _ = (step, steps);
     }
 
-    /// A logical micro-batch of the current step is through: `done` of `total`.
+    /// A logical micro-batch of the current step is through: `done` of `total` that this replica runs.
     fn micro_batch(&mut self, done: usize, total: usize) {
         let _ = (done, total);
     }

@@ -47,7 +47,7 @@ pub fn probe(
     if resolved.lora().is_some() {
         engine.load_adapter(&AdapterSource::Fresh { seed: resolved.seed.value })?;
     }
-    let mut checks = vec![loss(engine, dataset, resolved, sample)?, gates::gradients(engine)];
+    let mut checks = vec![loss(engine, dataset, resolved, sample)?, gates::gradients(engine)?];
     // B begins as zeros, which would hide the adapters from the rest.
     fill_adapters(engine, resolved.seed.value);
     let others = (0..lengths.len()).filter(|&index| index != sample);

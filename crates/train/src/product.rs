@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
-use engine::{Engine, EngineError};
+use engine::{Engine, EngineError, Part};
 use families::LoraSpec;
 use formats::merged::{DEFAULT_MAX_SHARD_BYTES, Description};
 use formats::peft::{AdapterConfig, Origin, TargetModules};
@@ -22,7 +22,8 @@ pub(crate) fn path(folder: &Path, lora: bool) -> PathBuf {
     folder.join(if lora { ADAPTER } else { MODEL })
 }
 
-/// Writes the adapter as a PEFT folder, which names the weights that it was trained on.
+/// Writes the adapter as a PEFT folder, which names the weights that it was trained on. On the first rank, while
+/// the others follow.
 ///
 /// # Errors
 /// Whatever writing gives.
@@ -70,7 +71,8 @@ fn target_modules(graph: &Graph) -> Vec<String> {
     adapted.iter().map(name).collect::<BTreeSet<String>>().into_iter().collect()
 }
 
-/// Writes the tuned model as a Hugging Face checkpoint in f32, the type in which it was trained.
+/// Writes the tuned model as a Hugging Face checkpoint in f32, the type in which it was trained. On the first rank, while
+/// the others follow.
 ///
 /// # Errors
 /// Whatever writing gives.
@@ -98,12 +100,11 @@ fn tensor<'a>(engine: &'a Engine<'_>, id: ParamId) -> OutputTensor<'a> {
     OutputTensor::new(param.name.to_string(), Dtype::F32, shape(param), move |writer| {
         // Rows past the vocabulary's are padding.
         let mut left = elements;
-        engine.visit_param(id, |numbers| {
+        engine.visit_served(id, Part::Value, |numbers| {
             let numbers = &numbers[..left.min(numbers.len())];
             left -= numbers.len();
-            writer.write_all(bytemuck::cast_slice(numbers))
-        })?;
-        Ok(())
+            Ok(writer.write_all(bytemuck::cast_slice(numbers))?)
+        })
     })
 }
 

@@ -1,9 +1,8 @@
 //! Keeps a run's record while it goes: written whole before the first step, after it, at each checkpoint and at the end.
 
-use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
-use engine::Engine;
+use engine::{Engine, EngineError, Part};
 use program::ParamId;
 use record::{
     Change, Clock, Gate, Reading, Record, RecordError, Reserve, Rows, Session, Status,
@@ -14,7 +13,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use crate::contents;
-use crate::error::TrainError;
+use crate::error::{TrainError, of_ranks};
 use crate::gates;
 use crate::surroundings::Surroundings;
 
@@ -96,7 +95,7 @@ impl Recorder {
         &mut self,
         engine: &Engine<'_>,
         step: usize,
-    ) -> Result<Vec<String>, RecordError> {
+    ) -> Result<Vec<String>, TrainError> {
         if self.record.tensors.iter().any(|at| at.step == step) {
             return Ok(Vec::new());
         }
@@ -104,7 +103,7 @@ impl Recorder {
         let mut line = TensorsLine { step, tensors: Map::new() };
         for id in contents::trained(engine) {
             let name = engine.graph.param_info(id).name.to_string();
-            let hash = sha256(engine, id);
+            let hash = sha256(engine, id).map_err(of_ranks)?;
             whole.update(format!("{name} {hash}\n"));
             line.tensors.insert(name, Value::String(hash));
         }
@@ -171,14 +170,13 @@ pub(crate) fn seal(folder: &Path, signing_key: Option<&Path>) -> Result<(), Reco
     Ok(())
 }
 
-fn sha256(engine: &Engine<'_>, id: ParamId) -> String {
+fn sha256(engine: &Engine<'_>, id: ParamId) -> Result<String, EngineError> {
     let mut hasher = Sha256::new();
-    let hashed: Result<(), Infallible> = engine.visit_param(id, |numbers| {
+    engine.visit_served(id, Part::Value, |numbers| {
         hasher.update(bytemuck::cast_slice(numbers));
-        Ok(())
-    });
-    let Ok(()) = hashed;
-    record::hex(&hasher.finalize())
+        Ok::<(), EngineError>(())
+    })?;
+    Ok(record::hex(&hasher.finalize()))
 }
 
 /// Whether what LoRA trains has had gradients for two steps: A moves one step after B.

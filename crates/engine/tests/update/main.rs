@@ -6,3 +6,4 @@ mod common;
 mod halves;
 mod model;
 mod same;
+mod traffic;

@@ -1,5 +1,6 @@
 //! `samebit bench`: rates of training and generation on random tokens, and where the time goes.
 
+use crate::commands::bench_topology;
 use crate::commands::generate::PASS_TOKENS;
 use crate::commands::shared::{self, Adapt, Running};
 use crate::device::{self, Device};
@@ -27,29 +28,29 @@ pub(crate) struct Args {
     #[arg(value_enum)]
     what: What,
     /// Model reference
-    model: String,
+    pub(crate) model: String,
     #[command(flatten)]
-    adapt: Adapt,
+    pub(crate) adapt: Adapt,
     /// Sequences in a micro-batch
     #[arg(long, default_value_t = 4)]
-    batch: usize,
+    pub(crate) batch: usize,
     /// Tokens of a sequence; of the prompt, when generating
     #[arg(long, default_value_t = 512)]
-    sequence: usize,
+    pub(crate) sequence: usize,
     /// Sequences generated at once
     #[arg(long, default_value_t = 1)]
     sequences: usize,
     /// Steps, after one that is not counted; tokens, when generating
     #[arg(long, default_value_t = 5)]
-    steps: usize,
+    pub(crate) steps: usize,
     /// Print where the time goes, a row a kind of operation
     #[arg(long)]
     kernels: bool,
     /// Machine-readable report
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
     #[command(flatten)]
-    running: Running,
+    pub(crate) running: Running,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -58,6 +59,8 @@ enum What {
     Train,
     /// A prompt of --sequence tokens, then --steps tokens one at a time
     Generate,
+    /// The canon's width against width 1 on one rank, and what ranks exchange: predicted against counted
+    Topology,
 }
 
 /// The report.
@@ -108,6 +111,10 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let report = match args.what {
         What::Train => train(&args, &device)?,
         What::Generate => generate(&args, &device)?,
+        What::Topology => {
+            let report = bench_topology::run(&args, &device)?;
+            return output::report(args.json, &report, bench_topology::text);
+        }
     };
     output::report(args.json, &report, text)
 }
@@ -164,7 +171,7 @@ fn train(args: &Args, device: &Device) -> Result<Rates> {
     Ok(rates(device, &engine, before, Some(keep), Some(rate), None))
 }
 
-const HYPER: Hyper =
+pub(crate) const HYPER: Hyper =
     Hyper { lr: 1e-4, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01, max_grad_norm: 1.0 };
 
 fn generate(args: &Args, device: &Device) -> Result<Rates> {
@@ -237,7 +244,7 @@ fn random_ids(count: usize, vocab: usize, stream: u64) -> Vec<u32> {
     (0..count as u64).map(|i| numbers.below(i, vocab as u64) as u32).collect()
 }
 
-fn random_batch(args: &Args, vocab: usize) -> MicroBatch {
+pub(crate) fn random_batch(args: &Args, vocab: usize) -> MicroBatch {
     let coef = -1.0 / (args.batch * (args.sequence - 1).max(1)) as f32;
     let sequence = |index: usize| {
         let ids = random_ids(args.sequence, vocab, index as u64);
@@ -248,7 +255,7 @@ fn random_batch(args: &Args, vocab: usize) -> MicroBatch {
     MicroBatch { sequences: (0..args.batch).map(sequence).collect() }
 }
 
-fn median(values: &mut [f64]) -> f64 {
+pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }

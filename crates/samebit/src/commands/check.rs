@@ -17,7 +17,7 @@ struct Checked {
 }
 
 pub(crate) fn run(args: train::Args) -> Result<()> {
-    let prepared = train::prepare(&args)?;
+    let prepared = train::prepare(&args, args.json)?;
     let mut engine = prepared.engine(args.json)?;
     let begin = std::time::Instant::now();
     let checks = checks::run(&prepared, &mut engine, args.checks)?;

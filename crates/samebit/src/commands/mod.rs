@@ -2,6 +2,7 @@
 
 pub(crate) mod annotate;
 pub(crate) mod bench;
+pub(crate) mod bench_topology;
 pub(crate) mod chat;
 pub(crate) mod check;
 pub(crate) mod diff;
@@ -17,3 +18,4 @@ pub(crate) mod score;
 pub(crate) mod shared;
 pub(crate) mod show;
 pub(crate) mod train;
+pub(crate) mod verify;

@@ -42,6 +42,9 @@ pub(crate) struct Args {
     /// Context-parallel degree
     #[arg(long, default_value_t = 1)]
     cp: usize,
+    /// Data-parallel degree: ranks share the micro-batches of a step
+    #[arg(long, default_value_t = 1)]
+    dp: usize,
     /// Width V of the canon
     #[arg(long, default_value_t = Topology::WIDTH)]
     width: usize,
@@ -75,7 +78,7 @@ pub(crate) struct Args {
 const MOST: usize = 1 << 20;
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    let topology = Topology { tp: args.tp, cp: args.cp, dp: 1, width: args.width };
+    let topology = Topology { tp: args.tp, cp: args.cp, dp: args.dp, width: args.width };
     topology.check()?;
     let (model, planned) = match (&args.config, &args.model) {
         (Some(file), _) => settings_of(file, &args, topology)?,

@@ -86,7 +86,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let length = evaluate::longest(&items, ANSWER_TOKENS);
     let generate = GenerateShape::full(SEQUENCES, length, PASS_TOKENS);
     let job = Job { generate: Some(generate), ..Job::default() };
-    let mut tuning = tuning::prepare(requested, &args.source, job, quiet)?;
+    let tuning = tuning::prepare(requested, &args.source, job, quiet)?;
     if !quiet {
         print_plan(&tuning)?;
     }
@@ -104,9 +104,10 @@ pub(crate) fn run(args: Args) -> Result<()> {
     )?;
     say!(quiet, "base:  {} of {} held-out requests exact", exact(&base), base.len());
     // Who tries samebit for the first time may well have changed something; the record keeps the patch.
-    tuning.check(&mut engine, checks::Options { allow_dirty: true, smoke: false })?;
+    let surroundings =
+        tuning.checked(&mut engine, checks::Options { allow_dirty: true, smoke: false })?;
     let mut bar = Bar::new(quiet)?;
-    let mut run = tuning.run(&mut engine, &[]);
+    let mut run = tuning.run(&mut engine, &surroundings, &[]);
     let product = match run.start(&mut bar)? {
         Outcome::Finished { product } => product,
         Outcome::Stopped { checkpoint, .. } => {
@@ -191,10 +192,10 @@ fn settings(args: &Args, out: &Path, data: PathBuf) -> Settings {
 fn print_plan(tuning: &Tuning) -> Result<()> {
     say!(false, "{}", tuning.summary()?);
     let mut table = Table::new(&["planned memory", "", "bytes"]);
-    for (kind, bytes) in tuning.blueprint.ledger.rows().filter(|r| r.1 > 0) {
+    for (kind, bytes) in tuning.blueprints[0].ledger.rows().filter(|r| r.1 > 0) {
         table.row([kind.name().into(), Bytes(bytes).to_string(), thousands(bytes)]);
     }
-    let total = tuning.blueprint.ledger.total();
+    let total = tuning.planned_bytes();
     table.row(["total".into(), Bytes(total).to_string(), thousands(total)]);
     say!(false, "{}", table.text());
     Ok(())

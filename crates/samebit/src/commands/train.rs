@@ -5,11 +5,14 @@ use crate::device;
 use crate::model::Source;
 use crate::output;
 use crate::tuning::{self, Bar, MemoryReport, Tuning};
-use anyhow::{Context, Result, bail};
-use engine::Job;
+use anyhow::{Context, Result, anyhow, bail};
+use engine::{Exchange, Job};
+use fabric::{Cause, RunError, Seat, World};
+use program::Topology;
 use record::Record;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use train::{Outcome, Requested, Settings, StepEvent};
 
 /// Arguments of `samebit train`.
@@ -77,8 +80,8 @@ impl Args {
 }
 
 /// Settings, model, data and plan of a run, and what its record is to say.
-pub(crate) fn prepare(args: &Args) -> Result<Tuning> {
-    let mut tuning = tuning::prepare(args.requested()?, &args.source, Job::default(), args.json)?;
+pub(crate) fn prepare(args: &Args, quiet: bool) -> Result<Tuning> {
+    let mut tuning = tuning::prepare(args.requested()?, &args.source, Job::default(), quiet)?;
     let from_environment = || std::env::var_os(SIGN_KEY).map(PathBuf::from);
     let surroundings = &mut tuning.surroundings;
     surroundings.allow_changed = args.allow_changed.clone();
@@ -109,19 +112,54 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if args.schema {
         return output::report(true, &schemars::schema_for!(Settings), |_| String::new());
     }
-    let mut tuning = prepare(&args)?;
-    if !args.json {
+    let launched = fabric::launched();
+    let quiet = args.json || launched.is_some_and(|launched| launched.rank > 0);
+    let tuning = prepare(&args, quiet)?;
+    if !quiet {
         eprint!("{}", tuning.summary()?);
     }
     let before = device::resident_bytes();
-    let mut engine = tuning.engine(args.json)?;
-    tuning.check(&mut engine, args.checks)?;
     let companions = crate::commands::merge::companions(&tuning.model)?;
     let extra: Vec<(&str, &[u8])> =
         companions.iter().map(|(n, bytes)| (n.as_str(), bytes.as_slice())).collect();
-    let mut bar = Bar::new(args.json)?;
-    let mut run = tuning.run(&mut engine, &extra);
-    let outcome = if args.resume.is_some() { run.resume(&mut bar)? } else { run.start(&mut bar)? };
+    let bar = Mutex::new(Some(Bar::new(quiet)?));
+    let topology = tuning.resolved.topology();
+    let rank = |seat: &mut Seat<'_>| {
+        // The first rank alone tells people.
+        let lead = |_: &mut Bar| seat.index() == 0;
+        let bar = bar.lock().unwrap_or_else(PoisonError::into_inner).take_if(lead);
+        let exchange = seat.member(0).map(|member| Box::new(member) as Box<dyn Exchange>);
+        let mut engine = tuning.rank_engine(seat.index(), exchange, quiet)?;
+        let led = match bar {
+            None => {
+                tuning.run(&mut engine, &tuning.surroundings, &extra).follow()?;
+                None
+            }
+            Some(mut bar) => {
+                let surroundings = tuning.checked(&mut engine, args.checks)?;
+                let mut run = tuning.run(&mut engine, &surroundings, &extra);
+                let outcome = match args.resume {
+                    Some(_) => run.resume(&mut bar)?,
+                    None => run.start(&mut bar)?,
+                };
+                Some((outcome, bar.steps))
+            }
+        };
+        anyhow::Ok((led, engine.ledger().total()))
+    };
+    let world = World::new(&[topology]);
+    let ranks = match launched {
+        None => world.run(rank),
+        Some(_) => world.run_process(rank).map(|mine| vec![mine]),
+    };
+    let mut ranks = ranks.map_err(|error| of_ranks(error, &topology))?;
+    let allocated = ranks.iter().map(|(_, bytes)| bytes).sum();
+    // Of a launcher's processes the first one reports, for itself.
+    let Some((outcome, steps)) = ranks.swap_remove(0).0 else { return Ok(()) };
+    let planned = match launched {
+        None => tuning.planned_bytes(),
+        Some(launched) => tuning.blueprints[launched.rank].ledger.total(),
+    };
     let (product, checkpoint) = match outcome {
         Outcome::Finished { product } => (Some(product), None),
         Outcome::Stopped { checkpoint, .. } => (None, Some(checkpoint)),
@@ -130,8 +168,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
         out: tuning.resolved.out.value.clone(),
         product,
         checkpoint,
-        steps: bar.steps,
-        memory: MemoryReport::of(&engine, before),
+        steps,
+        memory: MemoryReport::of_ranks(planned, allocated, before),
     };
     output::report(args.json, &report, text)?;
     match &report.checkpoint {
@@ -139,6 +177,17 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Some(checkpoint) => {
             bail!("stopped before its end; go on from {} with --resume", checkpoint.display())
         }
+    }
+}
+
+/// The failure of the first rank to fail; which one it was is told where there are several.
+fn of_ranks(error: RunError<anyhow::Error>, topology: &Topology) -> anyhow::Error {
+    match error.cause {
+        Cause::Error(cause) if topology.ranks() == 1 => cause,
+        Cause::Error(cause) => {
+            cause.context(format!("rank {} failed at {}", error.rank, error.operation))
+        }
+        cause => anyhow!("rank {} failed at {}: {cause}", error.rank, error.operation),
     }
 }
 

@@ -3,14 +3,14 @@
 use crate::device::Device;
 use crate::serving::{self, Server, Serving};
 use anyhow::{Result, bail};
-use engine::{Fit, Fitter, Job, StepShape, TrainShape, head_chunk};
+use engine::{Fit, Fitter, Job, StepShape, TrainShape, Workspace, head_chunk};
 use families::{BuildOptions, PatternMatch, Train};
 use formats::ModelConfig;
 use program::cost::{self, Sequences};
 use program::keep::{Keep, Level};
 use program::ledger::Bytes;
 use program::store::heaviest_rank;
-use program::{DType, Graph, Ledger, Program, Topology};
+use program::{DType, Graph, Ledger, Program, Rank, Topology};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use train::default_sequences;
@@ -58,11 +58,22 @@ pub(crate) struct PlanReport {
     pub(crate) keep: String,
     pub(crate) ledger: BTreeMap<&'static str, usize>,
     pub(crate) ledger_total_bytes: usize,
+    /// Distinct ledgers of the ranks, where there are several ranks and at most 64.
+    pub(crate) ranks: Vec<RankLedger>,
     pub(crate) table: Vec<Cell>,
     pub(crate) head: Head,
     pub(crate) work: Work,
     /// With --serve-with.
     pub(crate) serving: Option<Serving>,
+}
+
+/// The ledger of some ranks.
+#[derive(Debug, Serialize)]
+pub(crate) struct RankLedger {
+    /// Places `[tp, cp, dp]` of the ranks.
+    pub(crate) ranks: Vec<[usize; 3]>,
+    pub(crate) ledger: BTreeMap<&'static str, usize>,
+    pub(crate) total_bytes: usize,
 }
 
 /// What a target pattern matched.
@@ -166,6 +177,7 @@ pub(crate) fn plan(
         keep: keep.to_string(),
         ledger: ledger.rows().map(|(kind, bytes)| (kind.name(), bytes)).collect(),
         ledger_total_bytes: ledger.total(),
+        ranks: rank_ledgers(graph, request.topology, shape, keep, (&job, &workspace)),
         table,
         head: head(graph, shape),
         work: work(graph, request, shape.tokens, &program, device),
@@ -175,6 +187,40 @@ pub(crate) fn plan(
             .transpose()?,
     };
     Ok((report, program))
+}
+
+/// Most ranks whose ledgers are told apart.
+const MOST_RANKS: usize = 64;
+
+/// The distinct ledgers of a topology's ranks, each with its ranks.
+fn rank_ledgers(
+    graph: &Graph,
+    topology: Topology,
+    shape: StepShape,
+    keep: Keep,
+    (job, workspace): (&Job, &Workspace<'_>),
+) -> Vec<RankLedger> {
+    if topology.ranks() == 1 || topology.ranks() > MOST_RANKS {
+        return Vec::new();
+    }
+    let mut distinct: Vec<(Ledger, Vec<[usize; 3]>)> = Vec::new();
+    for index in 0..topology.ranks() {
+        let rank = Rank::of(index, &topology);
+        let ledger = Fitter::new(graph, topology, rank, job, workspace).ledger(shape, keep);
+        let place = [rank.tp, rank.cp, rank.dp];
+        match distinct.iter_mut().find(|(known, _)| *known == ledger) {
+            Some((_, places)) => places.push(place),
+            None => distinct.push((ledger, vec![place])),
+        }
+    }
+    distinct
+        .into_iter()
+        .map(|(ledger, ranks)| RankLedger {
+            ranks,
+            ledger: ledger.rows().map(|(kind, bytes)| (kind.name(), bytes)).collect(),
+            total_bytes: ledger.total(),
+        })
+        .collect()
 }
 
 fn step_shape(micro_batch: usize, sequence: usize) -> StepShape {
@@ -328,10 +374,12 @@ fn work(
     let cost = cost::of_program(program, sequences);
     let micro_s = device.rates().seconds(program, sequences);
     let step_tokens = micro_tokens * request.accumulation;
-    let step_s = micro_s * request.accumulation as f64;
+    // Data ranks run a step's micro-batches at the same time.
+    let rounds = request.accumulation.div_ceil(request.topology.dp);
+    let step_s = micro_s * rounds as f64;
     let tokens_per_s = step_tokens as f64 / step_s;
-    // One rank's share of the work: ranks of a topology do equal parts of it.
-    let ranks = request.topology.ranks() as f64;
+    // One rank's share of the work: tensor and context ranks do equal parts of it.
+    let ranks = (request.topology.tp * request.topology.cp) as f64;
     let per_token = cost.flops * ranks / micro_tokens as f64;
     Work {
         rule: if full { "6N" } else { "4N" },

@@ -53,6 +53,18 @@ pub(crate) fn render(plan: &PlanReport) -> String {
         table.row(["lease".into(), Bytes(lease).to_string(), thousands(lease)]);
     }
     line(table.text());
+    if plan.ranks.len() > 1 {
+        let mut table = Table::new(&["ranks (tp.cp.dp)", "memory", "bytes"]);
+        for group in &plan.ranks {
+            let places = group.ranks.iter().map(|[tp, cp, dp]| format!("{tp}.{cp}.{dp}"));
+            table.row([
+                places.collect::<Vec<_>>().join(" "),
+                Bytes(group.total_bytes).to_string(),
+                thousands(group.total_bytes),
+            ]);
+        }
+        line(table.text());
+    }
     line(format!(
         "loss: whole logits would take {}; {} rows at a time take {}",
         Bytes(plan.head.whole_logits_bytes),

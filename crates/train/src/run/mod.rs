@@ -1,5 +1,6 @@
 //! A run from its first step or from a checkpoint to its product.
 
+mod follow;
 mod steps;
 
 use std::path::{Path, PathBuf};
@@ -9,8 +10,9 @@ use engine::{AdapterSource, Engine};
 use formats::Checkpoint;
 use record::{PATCH_FILE, Reading, Record, Status, durable};
 
+use self::follow::Action;
 use crate::contents;
-use crate::error::TrainError;
+use crate::error::{TrainError, of_ranks};
 use crate::evaluation::Evaluations;
 use crate::fingerprint;
 use crate::gates;
@@ -38,7 +40,9 @@ pub enum Outcome {
     },
 }
 
-/// A fine-tuning run, ready to start or to resume: one rank, which holds every parameter whole.
+/// A fine-tuning run, ready to start or to resume, on one rank. With several ranks each has an engine of its own and runs
+/// the same steps: the first one starts or resumes, writes the folder and tells its observer, the others follow
+/// ([`Run::follow`]).
 pub struct Run<'a, 'r> {
     /// Planned for the settings ([`Resolved::build_options`], [`Resolved::train_shape`], [`Resolved::score_shape`]), base
     /// weights loaded. Initial LoRA matrices are the run's to make.
@@ -78,9 +82,15 @@ impl Run<'_, '_> {
     /// # Errors
     /// [`TrainError`]. After one in a step, the run's checkpoints are as before it, and its record says how it failed.
     pub fn start(&mut self, observer: &mut dyn Observer) -> Result<Outcome, TrainError> {
+        let outcome = self.begin(observer)?;
+        self.announce(Action::End, 0)?;
+        Ok(outcome)
+    }
+
+    fn begin(&mut self, observer: &mut dyn Observer) -> Result<Outcome, TrainError> {
         let mut schedule = self.schedule()?;
         let folder = self.resolved.out.value.clone();
-        let record = contents::record(self, &mut schedule);
+        let record = contents::record(self, &mut schedule)?;
         let _lock = run_folder::create(&folder)?;
         if let Some(patch) = record.git.patch() {
             patch.write(&folder, PATCH_FILE)?;
@@ -97,10 +107,16 @@ impl Run<'_, '_> {
     /// [`TrainError`]; [`RunError::Changed`] where settings, data, weights, program or binary are not the run's and the
     /// change is not let pass.
     pub fn resume(&mut self, observer: &mut dyn Observer) -> Result<Outcome, TrainError> {
+        let outcome = self.go_on(observer)?;
+        self.announce(Action::End, 0)?;
+        Ok(outcome)
+    }
+
+    fn go_on(&mut self, observer: &mut dyn Observer) -> Result<Outcome, TrainError> {
         let mut schedule = self.schedule()?;
         let folder = self.resolved.out.value.clone();
         let mut record = Record::read(&folder)?;
-        let now = contents::record(self, &mut schedule);
+        let now = contents::record(self, &mut schedule)?;
         let allowed = &self.surroundings.allow_changed;
         let changed = run_folder::verify(&folder, &record.identity, &now.identity, allowed)?;
         let _lock = run_folder::lock(&folder)?;
@@ -167,6 +183,7 @@ impl Run<'_, '_> {
         done: usize,
         observer: &mut dyn Observer,
     ) -> Result<End, TrainError> {
+        self.announce(Action::Initialise, 0)?;
         self.initialise()?;
         self.check_space(folder)?;
         let mut evaluations = Evaluations::default();
@@ -178,6 +195,7 @@ impl Run<'_, '_> {
                     path: folder.to_owned(),
                     reason: format!("its checkpoint after step {done} has gone"),
                 })?;
+            self.announce(Action::Load, step as u64)?;
             evaluations = run_folder::load(&checkpoint, self.engine, step)?;
         }
         let end = self.steps(folder, recorder, schedule, done, evaluations, observer)?;
@@ -249,7 +267,7 @@ impl Run<'_, '_> {
         }
         let lora = self.resolved.lora();
         let weights = match lora {
-            Some(_) => fingerprint::weights(self.engine),
+            Some(_) => fingerprint::weights(self.engine).map_err(of_ranks)?,
             None => String::new(),
         };
         let frozen = gates::frozen(lora.is_some(), recorder.frozen(), &weights);

@@ -5,12 +5,13 @@ use std::time::Instant;
 
 use arena::ExecError;
 use data::Schedule;
-use engine::EngineError;
+use engine::{EngineError, MicroBatch};
 use record::{EVALS_FILE, Reading, Reserve, Rows, STEPS_FILE};
 
+use super::follow::Action;
 use super::{Due, End, Run, Space};
 use crate::batch::{StepBatches, origin_of_row, sum_active};
-use crate::error::TrainError;
+use crate::error::{TrainError, of_ranks};
 use crate::evaluation::{EvalEvent, Evaluations, evaluate};
 use crate::gates::{self, LossBounds};
 use crate::lr::LearningRate;
@@ -110,14 +111,15 @@ impl Run<'_, '_> {
         step: usize,
     ) -> Result<EvalEvent, TrainError> {
         let held_out = self.evaluation.ok_or(TrainError::NoHeldOut)?;
+        self.announce(Action::Evaluate, step as u64)?;
         evaluate(self.engine, self.resolved, held_out, evaluations, step)
             .map_err(|error| TrainError::Evaluation { step, source: error.into() })
     }
 
     /// Gates over trained tensors: after the first step, at each checkpoint and at the end.
     fn gate(&self, recorder: &mut Recorder, step: usize) -> Result<(), TrainError> {
-        recorder.gate(gates::gradients(self.engine).at(step))?;
-        recorder.gate(gates::adapters(self.engine).at(step))
+        recorder.gate(gates::gradients(self.engine).map_err(of_ranks)?.at(step))?;
+        recorder.gate(gates::adapters(self.engine).map_err(of_ranks)?.at(step))
     }
 
     /// Makes a checkpoint, reads it back and compares it, and only then removes old ones.
@@ -173,16 +175,13 @@ impl Run<'_, '_> {
         let StepBatches { batches, sequences, tokens, supervised } =
             StepBatches::new(self.dataset, micro_batches);
         let total = batches.len();
-        let mut sum = 0.0;
-        for (at, batch) in batches.iter().enumerate() {
-            let logp = self.engine.train_micro_batch(batch, at, total);
-            let logp =
-                logp.map_err(|error| self.micro_batch_error(error, step, &micro_batches[at]))?;
-            sum += sum_active(batch, &logp);
-            observer.micro_batch(at + 1, total);
-        }
+        self.announce(Action::Gradients, index as u64)?;
+        let logps = self.gradients(&batches, step, micro_batches, observer)?;
+        let sum: f64 =
+            batches.iter().zip(&logps).map(|(batch, logp)| sum_active(batch, logp)).sum();
         let loss = -sum / supervised as f64;
         self.gate_loss(recorder, step, supervised, loss, micro_batches)?;
+        self.announce(Action::Update, step as u64)?;
         let updated = self.engine.update(&self.resolved.hyper(lr), step as u64);
         let report = updated.map_err(|error| self.update_error(error, step, micro_batches))?;
         Ok(StepEvent {
@@ -199,6 +198,28 @@ impl Run<'_, '_> {
             supervised,
             seconds: begin.elapsed().as_secs_f64(),
         })
+    }
+
+    /// Forward and backward of this replica's micro-batches of step `step`, from 1; log-probs of all of them.
+    pub(super) fn gradients(
+        &mut self,
+        batches: &[MicroBatch],
+        step: usize,
+        micro_batches: &[Vec<usize>],
+        observer: &mut dyn Observer,
+    ) -> Result<Vec<Vec<f32>>, TrainError> {
+        let total = batches.len();
+        let mine = self.engine.micro_batches_of(total);
+        let mut logps = Vec::new();
+        for at in mine.clone() {
+            let logp = self.engine.train_micro_batch(&batches[at], at, total);
+            logps.push(
+                logp.map_err(|error| self.micro_batch_error(error, step, &micro_batches[at]))?,
+            );
+            observer.micro_batch(logps.len(), mine.len());
+        }
+        let logps = self.engine.gather_micro_batches(total, logps);
+        logps.map_err(|error| TrainError::Step { step, source: error.into() })
     }
 
     /// Stops the run before the update where the loss is out of bounds.
@@ -242,7 +263,7 @@ impl Run<'_, '_> {
         }
     }
 
-    fn update_error(
+    pub(super) fn update_error(
         &self,
         error: EngineError,
         step: usize,

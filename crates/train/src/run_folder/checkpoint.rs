@@ -9,7 +9,7 @@ use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use engine::{Engine, EngineError};
+use engine::{Engine, EngineError, Part};
 use formats::Dtype;
 use formats::safetensors::{self, Header, OutputTensor, Tensor};
 use program::ParamId;
@@ -36,6 +36,15 @@ struct Position {
     state_blake3: String,
 }
 
+/// What is saved of a parameter, in order.
+const PARTS: [Part; 3] = [Part::Value, Part::FirstMoment, Part::SecondMoment];
+
+/// Elements of a parameter's tensors, padding rows included: whole ones, so that a run may go on at another topology.
+fn shape(engine: &Engine<'_>, id: ParamId) -> [usize; 2] {
+    let param = engine.graph.param_info(id);
+    [param.padded_rows, param.cols]
+}
+
 /// Trained parameters with the names of their three tensors.
 fn trained(engine: &Engine<'_>) -> Vec<(ParamId, [String; 3])> {
     let ids = engine.graph.param_ids();
@@ -48,7 +57,7 @@ fn trained(engine: &Engine<'_>) -> Vec<(ParamId, [String; 3])> {
         .collect()
 }
 
-/// Saves the state after `step` steps; gives its folder.
+/// Saves the state after `step` steps; gives its folder. On the first rank, while the others follow.
 pub(crate) fn save(
     folder: &Path,
     engine: &Engine<'_>,
@@ -56,7 +65,7 @@ pub(crate) fn save(
     evaluations: Evaluations,
 ) -> Result<PathBuf, RunError> {
     let checkpoints = folder.join(CHECKPOINTS);
-    let target = checkpoints.join(format!("step-{step}"));
+    let target = at(folder, step);
     let staged = tempfile::Builder::new()
         .prefix(WRITING)
         .permissions(Permissions::from_mode(0o777))
@@ -81,16 +90,11 @@ pub(crate) fn save(
 fn tensors<'a>(engine: &'a Engine<'_>) -> Vec<OutputTensor<'a>> {
     let mut tensors = Vec::new();
     for (id, names) in trained(engine) {
-        let slot = engine.blueprint.store.slot(id);
-        let buffer = engine.blueprint.store.buffer(slot.value);
-        let shape = [buffer.rows, buffer.cols];
-        for (part, name) in names.into_iter().enumerate() {
-            tensors.push(OutputTensor::new(name, Dtype::F32, shape, move |writer| {
-                let slot = engine.blueprint.store.slot(id);
-                let state = slot.state.as_ref().ok_or("the parameter has no moments")?;
-                let buffer = [slot.value, state.m, state.v][part];
-                engine.visit(buffer, |numbers| writer.write_all(bytemuck::cast_slice(numbers)))?;
-                Ok(())
+        for (part, name) in PARTS.into_iter().zip(names) {
+            tensors.push(OutputTensor::new(name, Dtype::F32, shape(engine, id), move |writer| {
+                engine.visit_served(id, part, |numbers| {
+                    Ok(writer.write_all(bytemuck::cast_slice(numbers))?)
+                })
             }));
         }
     }
@@ -102,10 +106,8 @@ pub(crate) fn bytes(engine: &Engine<'_>) -> u64 {
     /// JSON about one tensor, without its name; and about the checkpoint.
     const ABOUT_BYTES: usize = 256;
     let of = |(id, names): (ParamId, [String; 3])| {
-        let slot = engine.blueprint.store.slot(id);
-        let buffer = engine.blueprint.store.buffer(slot.value);
         let names: usize = names.iter().map(|name| name.len() + ABOUT_BYTES).sum();
-        3 * size_of::<f32>() * buffer.rows * buffer.cols + names
+        3 * size_of::<f32>() * shape(engine, id).iter().product::<usize>() + names
     };
     let bytes: usize = trained(engine).into_iter().map(of).sum();
     (bytes + 16 * ABOUT_BYTES) as u64
@@ -125,6 +127,11 @@ fn all(folder: &Path) -> Result<Vec<(usize, PathBuf)>, RunError> {
     }
     found.sort();
     Ok(found)
+}
+
+/// The folder of the checkpoint after `step` steps.
+pub(crate) fn at(folder: &Path, step: usize) -> PathBuf {
+    folder.join(CHECKPOINTS).join(format!("step-{step}"))
 }
 
 /// The newest checkpoint, if there is any.
@@ -216,12 +223,10 @@ impl State {
             return Err(self.wrong(format!("it has {has} tensors and the model takes {takes}")));
         }
         for (id, [value, m, v]) in trained {
-            let slot = engine.blueprint.store.slot(id);
-            let buffer = engine.blueprint.store.buffer(slot.value);
-            let elements = buffer.rows * buffer.cols;
+            let elements = shape(engine, id).iter().product();
             let read = |name: &str| self.read(name, elements);
             let (value, m, v) = (read(&value)?, read(&m)?, read(&v)?);
-            engine.write_param(id, &value);
+            engine.write_whole(id, &value);
             let written = engine.write_whole_moments(id, &m, &v);
             written.map_err(|error: EngineError| self.wrong(error.to_string()))?;
         }
@@ -232,13 +237,10 @@ impl State {
     fn compare(&self, engine: &Engine<'_>) -> Result<u64, RunError> {
         let mut compared = 0;
         for (id, names) in trained(engine) {
-            let slot = engine.blueprint.store.slot(id);
-            let Some(state) = &slot.state else { continue };
-            for (buffer, name) in [slot.value, state.m, state.v].into_iter().zip(names) {
-                let shape = engine.blueprint.store.buffer(buffer);
-                let read = self.read(&name, shape.rows * shape.cols)?;
+            for (part, name) in PARTS.into_iter().zip(names) {
+                let read = self.read(&name, shape(engine, id).iter().product())?;
                 let mut rest: &[u8] = bytemuck::cast_slice(&read);
-                engine.visit(buffer, |numbers| {
+                engine.visit_served(id, part, |numbers| {
                     let (mine, later) = rest.split_at(size_of_val(numbers));
                     rest = later;
                     if mine == bytemuck::cast_slice::<f32, u8>(numbers) {

@@ -130,6 +130,9 @@ pub enum RunError {
     /// A file could not be written.
     #[error(transparent)]
     Format(#[from] Box<FormatError>),
+    /// Ranks could not join what they hold.
+    #[error(transparent)]
+    Ranks(#[from] engine::EngineError),
 }
 
 pub(super) fn io(

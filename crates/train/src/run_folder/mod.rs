@@ -8,6 +8,6 @@ mod error;
 mod folder;
 
 pub use checkpoint::CHECKPOINTS;
-pub(crate) use checkpoint::{bytes, clean, compare, load, newest, prune, save};
+pub(crate) use checkpoint::{at, bytes, clean, compare, load, newest, prune, save};
 pub use error::RunError;
 pub(crate) use folder::{create, lock, make_checkpoints, need_space, reserve, verify};

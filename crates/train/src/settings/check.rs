@@ -22,6 +22,9 @@ impl Requested {
             ("eval_every", r.eval_every.as_ref().map(|c| c.value)),
             ("patience", r.patience.as_ref().map(|c| c.value)),
             ("threads", Some(r.threads.value)),
+            ("tp", Some(r.tp.value)),
+            ("cp", Some(r.cp.value)),
+            ("dp", Some(r.dp.value)),
         ];
         for (key, value) in counts.into_iter().filter_map(|(key, value)| Some((key, value?))) {
             self.within(
@@ -31,6 +34,7 @@ impl Requested {
                 "at least 1, at most 2^30",
             )?;
         }
+        r.topology().check()?;
         let warmup = r.warmup_steps.as_ref().map_or(0, |c| c.value);
         self.within("warmup_steps", warmup, warmup <= COUNT_LIMIT, "at most 2^30")?;
         if let Some(steps) = &r.max_steps {

@@ -101,6 +101,9 @@ pub enum SettingsError {
         /// The key.
         key: &'static str,
     },
+    /// Degrees that no topology has.
+    #[error(transparent)]
+    Topology(#[from] program::topology::TopologyError),
     /// A value outside its range.
     #[error("`{key}` is {value} ({from}); it must be {needed}")]
     OutOfRange {

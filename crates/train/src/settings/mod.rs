@@ -186,12 +186,21 @@ pub struct Settings {
     /// The loss, nats, over which the run fails; by default what the vocabulary implies
     #[arg(long)]
     pub loss_limit: Option<f64>,
-    /// The lease: most memory of the run, such as 6GiB
+    /// The lease: most memory of each rank, such as 6GiB
     #[arg(long)]
     pub memory: Option<Size>,
     /// Threads; they change no bit
     #[arg(long)]
     pub threads: Option<usize>,
+    /// Tensor-parallel ranks: each holds a part of every layer; they change no bit
+    #[arg(long)]
+    pub tp: Option<usize>,
+    /// Context-parallel ranks: each holds a part of the tokens; they change no bit
+    #[arg(long)]
+    pub cp: Option<usize>,
+    /// Data-parallel ranks: each runs a part of a step's micro-batches; they change no bit
+    #[arg(long)]
+    pub dp: Option<usize>,
     /// The arithmetic
     #[arg(long)]
     pub profile: Option<Profile>,

@@ -124,6 +124,9 @@ impl Requested {
             loss_limit: self.given("loss_limit", s.loss_limit),
             memory: self.given("memory", s.memory),
             threads: self.or("threads", s.threads, || (facts.threads, "this machine's".into())),
+            tp: self.or_default("tp", s.tp, 1),
+            cp: self.or_default("cp", s.cp, 1),
+            dp: self.or_default("dp", s.dp, 1),
             profile: self.or_default("profile", s.profile, Profile::CpuF32),
             weights: self.weights(lora, facts),
         };

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use data::{Extent, Packing, Schedule, TooLong};
 use engine::{Hyper, TrainShape};
 use families::{BuildOptions, LoraSpec, Train};
-use program::DType;
 use program::keep::Keep;
+use program::{DType, Topology};
 use serde::{Deserialize, Serialize};
 
 use super::{Mode, Profile, ScheduleKind, Size, TooLongPolicy, WeightType};
@@ -93,6 +93,12 @@ pub struct Resolved {
     pub memory: Option<Chosen<Size>>,
     /// Threads.
     pub threads: Chosen<usize>,
+    /// Tensor-parallel ranks.
+    pub tp: Chosen<usize>,
+    /// Context-parallel ranks.
+    pub cp: Chosen<usize>,
+    /// Data-parallel ranks.
+    pub dp: Chosen<usize>,
     /// The arithmetic.
     pub profile: Chosen<Profile>,
     /// How weight matrices are stored; never [`WeightType::Auto`].
@@ -129,6 +135,12 @@ impl Resolved {
             keep,
             coef_known: true,
         }
+    }
+
+    /// The ranks, at the width of the canon.
+    pub fn topology(&self) -> Topology {
+        let (tp, cp, dp) = (self.tp.value, self.cp.value, self.dp.value);
+        Topology { tp, cp, dp, width: Topology::WIDTH }
     }
 
     /// Tokens and sequences of a micro-batch of the evaluation; `None` where nothing is held out.

@@ -3,13 +3,15 @@
 #![allow(dead_code)] // not every test file needs all of it
 
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use data::{Dataset, Encoder, TooLong};
 use engine::{Blueprint, Engine, Job};
+use fabric::{Cause, Member, World};
 use formats::Checkpoint;
 use oracle::{Oracle, Precision};
+use program::Rank;
 use program::keep::{Keep, Level};
-use program::{Rank, Topology};
 use serde_json::json;
 use tempfile::TempDir;
 use text::Tokenizer;
@@ -82,14 +84,23 @@ impl Fixture {
     }
 
     pub(crate) fn engine(&self, resolved: &Resolved) -> Engine<'static> {
+        self.rank_engine(resolved, None)
+    }
+
+    /// The engine of a rank of the settings' topology.
+    fn rank_engine<'r>(&self, resolved: &Resolved, member: Option<Member<'r>>) -> Engine<'r> {
+        let rank = member.as_ref().map_or(Rank::FIRST, Member::rank);
         let graph =
             families::build(self.checkpoint.config(), &resolved.build_options()).unwrap().graph;
         let keep = Keep::uniform(Level::All);
         let train = Some(resolved.train_shape(keep));
         let job = Job { train, score: resolved.score_shape(), ..Job::default() };
-        let blueprint = Blueprint::new(&graph, Topology::single(), Rank::FIRST, job, &|_, _| 0);
+        let blueprint = Blueprint::new(&graph, resolved.topology(), rank, job, &|_, _| 0);
         let executor = Box::new(Oracle::new(Precision::F32));
         let mut engine = Engine::new(graph, blueprint, executor).unwrap();
+        if let Some(member) = member {
+            engine = engine.with_exchange(Box::new(member));
+        }
         engine.load(&self.checkpoint, &mut |_| ()).unwrap();
         engine
     }
@@ -110,7 +121,7 @@ impl Fixture {
         &self,
         out: &str,
         more: &str,
-        spoil: impl Fn(&mut Engine<'_>),
+        spoil: impl Fn(&mut Engine<'_>) + Sync,
     ) -> (TrainError, usize) {
         let mut watch = Watch::default();
         let ended = self.run_in(&surroundings(), out, more, false, spoil, &mut watch);
@@ -124,24 +135,34 @@ impl Fixture {
         out: &str,
         more: &str,
         resume: bool,
-        spoil: impl Fn(&mut Engine<'_>),
+        spoil: impl Fn(&mut Engine<'_>) + Sync,
         observer: &mut Watch,
     ) -> Result<Outcome, TrainError> {
         let requested = self.requested(out, more);
         let resolved = self.resolved(&requested);
-        let mut engine = self.engine(&resolved);
-        spoil(&mut engine);
-        let mut run = Run {
-            engine: &mut engine,
-            checkpoint: &self.checkpoint,
-            dataset: &self.dataset,
-            evaluation: self.evaluation.as_ref(),
-            requested: &requested,
-            resolved: &resolved,
-            surroundings,
-            extra_files: &[("note.txt", b"kept")],
-        };
-        if resume { run.resume(observer) } else { run.start(observer) }
+        let observer = Mutex::new(Some(observer));
+        let ranks = World::new(&[resolved.topology()]).run(|seat| {
+            let observer = observer.lock().unwrap().take_if(|_| seat.index() == 0);
+            let mut engine = self.rank_engine(&resolved, seat.member(0));
+            spoil(&mut engine);
+            let mut run = Run {
+                engine: &mut engine,
+                checkpoint: &self.checkpoint,
+                dataset: &self.dataset,
+                evaluation: self.evaluation.as_ref(),
+                requested: &requested,
+                resolved: &resolved,
+                surroundings,
+                extra_files: &[("note.txt", b"kept")],
+            };
+            let Some(observer) = observer else { return run.follow().map(|()| None) };
+            if resume { run.resume(observer).map(Some) } else { run.start(observer).map(Some) }
+        });
+        match ranks.map_err(|error| error.cause) {
+            Ok(mut outcomes) => Ok(outcomes.swap_remove(0).unwrap()),
+            Err(Cause::Error(error)) => Err(error),
+            Err(cause) => panic!("{cause}"),
+        }
     }
 
     /// The lines of a run's log, without times.

@@ -1,0 +1,68 @@
+//! Training over ranks from the command line.
+
+mod common;
+
+use common::{Bench, chats, samebit};
+use serde_json::Value;
+use std::path::Path;
+
+fn train(bench: &Bench, out: &str, more: &[&str]) -> Value {
+    let mut args = vec!["train", "--model", "MODEL", "--data", "DATA", "--out", "OUT"];
+    let (model, data, out) = (bench.path("model"), bench.path("data.jsonl"), bench.path(out));
+    for (arg, path) in [("MODEL", &model), ("DATA", &data), ("OUT", &out)] {
+        let at = args.iter().position(|a| *a == arg).unwrap();
+        args[at] = path.to_str().unwrap();
+    }
+    args.extend(["--micro-tokens", "64", "--accumulation", "2", "--max-steps", "2", "--json"]);
+    args.extend(more);
+    samebit(&args).report()
+}
+
+fn read(path: &Path) -> Vec<u8> {
+    std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+#[test]
+fn ranks_leave_the_adapter_of_one_and_what_they_planned() {
+    let bench = Bench::with_model("qwen3");
+    bench.write("data.jsonl", chats());
+    let one = train(&bench, "one", &[]);
+    let many = train(&bench, "many", &["--tp", "2", "--cp", "2", "--dp", "2"]);
+    let weights = "adapter/adapter_model.safetensors";
+    assert!(read(&bench.path("one").join(weights)) == read(&bench.path("many").join(weights)));
+    let losses = |report: &Value| -> Vec<Value> {
+        report["steps"].as_array().unwrap().iter().map(|step| step["loss"].clone()).collect()
+    };
+    assert_eq!(losses(&one), losses(&many));
+    assert_eq!(many["memory"]["planned_bytes"], many["memory"]["allocated_bytes"]);
+}
+
+#[test]
+fn degrees_that_cannot_be_are_refused_before_anything_runs() {
+    let bench = Bench::with_model("qwen3");
+    bench.write("data.jsonl", chats());
+    let (model, data, out) = (bench.path("model"), bench.path("data.jsonl"), bench.path("out"));
+    let paths = [&model, &data, &out].map(|path| path.to_str().unwrap());
+    let ended = samebit(&[
+        "train", "--model", paths[0], "--data", paths[1], "--out", paths[2], "--tp", "16",
+    ]);
+    ended.refused(&["tp = 16", "the width 8"]);
+    assert!(!out.exists());
+}
+
+/// A launcher's processes must not each run the whole.
+#[cfg(not(feature = "mpi"))]
+#[test]
+fn processes_of_a_launcher_need_a_build_with_mpi() {
+    let bench = Bench::with_model("qwen3");
+    bench.write("data.jsonl", chats());
+    let (model, data, out) = (bench.model(), bench.arg("data.jsonl"), bench.arg("out"));
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_samebit"));
+    command.args(["train", "--model", &model, "--data", &data, "--out", &out, "--tp", "2"]);
+    command.env("OMPI_COMM_WORLD_RANK", "1").env("OMPI_COMM_WORLD_SIZE", "2");
+    let ended = common::ended(&mut command);
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("2 processes were started"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("--features mpi"), "{}", ended.stderr);
+    assert!(!bench.path("out").exists());
+}

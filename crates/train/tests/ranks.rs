@@ -1,0 +1,82 @@
+//! A run over ranks is the run of one rank: the same steps, the same product, the same checkpoints, on any topology.
+
+mod common;
+
+use common::{Fixture, Watch, files};
+use std::path::{Path, PathBuf};
+use train::{Outcome, TrainError};
+
+fn product(outcome: Outcome) -> PathBuf {
+    match outcome {
+        Outcome::Finished { product } => product,
+        stopped => panic!("{stopped:?}"),
+    }
+}
+
+/// Checkpoints of a run, without their positions.
+fn checkpoints(out: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    files(&out.join("checkpoints"))
+}
+
+#[test]
+fn every_topology_leaves_the_bytes_of_one_rank() {
+    for (model, mode) in [("qwen3", "lora"), ("llama_tied", "full")] {
+        let fixture = Fixture::new(model);
+        let more = |ranks: &str| format!("mode = \"{mode}\"\n{ranks}");
+        let whole = product(fixture.run("one", &more(""), false, &mut Watch::default()).unwrap());
+        for (name, ranks) in [
+            ("tp", "tp = 2\n"),
+            ("cp", "cp = 2\n"),
+            ("dp", "dp = 2\n"),
+            ("all", "tp = 2\ncp = 2\ndp = 2\n"),
+        ] {
+            let mut watch = Watch::default();
+            let theirs = product(fixture.run(name, &more(ranks), false, &mut watch).unwrap());
+            assert_eq!(fixture.steps(name), fixture.steps("one"), "{model} {name}");
+            assert!(files(&theirs) == files(&whole), "{model} {name}: the product");
+            let (ours, theirs) = (fixture.out("one"), fixture.out(name));
+            assert!(checkpoints(&ours) == checkpoints(&theirs), "{model} {name}: checkpoints");
+            assert_eq!(watch.saved.len(), 2, "the first rank is told");
+        }
+    }
+}
+
+#[test]
+fn a_run_goes_on_at_another_topology() {
+    let fixture = Fixture::new("llama");
+    let whole = product(fixture.run("whole", "", false, &mut Watch::default()).unwrap());
+    let topologies = ["tp = 2\ndp = 2\n", "cp = 3\n", "", "dp = 3\n"];
+    for (index, stop) in [2, 4, 5].into_iter().enumerate() {
+        let mut watch = Watch::stopping_after(stop);
+        let stopped = fixture.run("moved", topologies[index], index > 0, &mut watch).unwrap();
+        assert!(matches!(stopped, Outcome::Stopped { step, .. } if step == stop), "{stopped:?}");
+    }
+    let end = fixture.run("moved", topologies[3], true, &mut Watch::default()).unwrap();
+    assert_eq!(fixture.steps("moved"), fixture.steps("whole"));
+    assert!(files(&product(end)) == files(&whole));
+}
+
+#[test]
+fn a_step_that_fails_on_some_rank_fails_the_run_by_its_name() {
+    let fixture = Fixture::new("llama");
+    // The first update throws every weight far away.
+    let more = "mode = \"full\"\nlr = 1e30\nwarmup_ratio = 0.0\ncp = 2\ndp = 2\n";
+    let error = fixture.run("out", more, false, &mut Watch::default()).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            TrainError::NonFiniteLoss { step: 2, .. }
+                | TrainError::NonFiniteGradient { step: 2, .. }
+        ),
+        "{error}"
+    );
+    assert_eq!(fixture.steps("out").len(), 1, "the step before it is logged");
+}
+
+#[test]
+fn degrees_that_no_topology_has_are_refused() {
+    let fixture = Fixture::new("llama");
+    let requested = fixture.requested("out", "tp = 3\n");
+    let error = requested.resolve(&train::Facts::of(&fixture.checkpoint)).unwrap_err();
+    assert!(error.to_string().contains("tp = 3: must be a power of two"), "{error}");
+}

@@ -1,0 +1,115 @@
+//! What can go wrong in a verification, apart from bytes that differ.
+
+use engine::EngineError;
+use fabric::FabricError;
+use program::topology::TopologyError;
+use rollout::RolloutError;
+
+/// A run that proves nothing: none of these counts as passing.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerifyError {
+    /// A topology that the model or the width cannot take.
+    #[error("{side} topology: {source}")]
+    Topology {
+        /// Training or rollout.
+        side: &'static str,
+        /// Why.
+        source: TopologyError,
+    },
+    /// Settings that leave nothing to compare.
+    #[error("{what} = {value}: {needed}")]
+    Setting {
+        /// Which.
+        what: &'static str,
+        /// Its value.
+        value: usize,
+        /// What it must be.
+        needed: &'static str,
+    },
+    /// The engine failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// Rollout failed.
+    #[error(transparent)]
+    Rollout(#[from] RolloutError),
+    /// Ranks could not exchange.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// Rollout ranks came to different completions.
+    #[error("step {step}: rollout rank {rank} has other completions than rank 0")]
+    RolloutRanks {
+        /// The step, from 1.
+        step: usize,
+        /// The rank.
+        rank: usize,
+    },
+    /// Bytes of another rank that are no completions.
+    #[error("step {step}: the completions of rollout rank 0 cannot be read")]
+    Completions {
+        /// The step, from 1.
+        step: usize,
+    },
+    /// No token that is learnt from.
+    #[error("step {step}: no active token; raise the response length")]
+    NoActiveTokens {
+        /// The step, from 1.
+        step: usize,
+    },
+    /// Every advantage is zero: nothing would be learnt.
+    #[error("step {step}: every advantage is zero; take more samples or a higher temperature")]
+    NoAdvantage {
+        /// The step, from 1.
+        step: usize,
+    },
+    /// A loss that is not a number.
+    #[error("step {step}: the loss is {value}")]
+    NonFinite {
+        /// The step, from 1.
+        step: usize,
+        /// The value.
+        value: f64,
+    },
+    /// A weight that an update with a gradient left as it was.
+    #[error("step {step}: {parameter} has a gradient and was not changed by the update")]
+    Unchanged {
+        /// The step, from 1.
+        step: usize,
+        /// The parameter.
+        parameter: String,
+    },
+    /// Rollout did not receive what training has.
+    #[error("step {step}: {parameter} of rollout is not that of training after the sync")]
+    Sync {
+        /// The step, from 1.
+        step: usize,
+        /// The parameter.
+        parameter: String,
+    },
+    /// A rule that does nothing at this model and topology.
+    #[error("{rule} changes nothing here: {needed}")]
+    NothingToPerturb {
+        /// The rule.
+        rule: &'static str,
+        /// What it needs.
+        needed: &'static str,
+    },
+    /// A rank failed.
+    #[error("rank {rank} failed at {operation}: {message}")]
+    Rank {
+        /// The first rank to fail.
+        rank: usize,
+        /// What it was at.
+        operation: String,
+        /// Why.
+        message: String,
+    },
+    /// The archive of runs.
+    #[error("{path}: {reason}")]
+    Archive {
+        /// The file.
+        path: String,
+        /// Why.
+        reason: String,
+    },
+}

@@ -1,0 +1,129 @@
+//! What is verified: a model, prompts, settings, a pair of topologies.
+
+use crate::error::VerifyError;
+use arena::Executor;
+use engine::{Engine, EngineError, Hyper, Sampling};
+use program::{Graph, Topology};
+
+/// How an engine gets its weights.
+pub type Load<'a> = dyn Fn(&mut Engine<'_>) -> Result<(), EngineError> + Sync + 'a;
+
+/// A model and what it is asked.
+pub struct Work<'a> {
+    /// The model in words.
+    pub name: String,
+    /// Its graph, with what is trained.
+    pub graph: Graph,
+    /// Gives an engine's ranks their first weights.
+    pub load: &'a Load<'a>,
+    /// Makes the executor of one rank.
+    pub executor: &'a (dyn Fn() -> Box<dyn Executor> + Sync),
+    /// Prompts as tokens.
+    pub prompts: Vec<Vec<u32>>,
+    /// Tokens that end a completion.
+    pub stops: Vec<u32>,
+}
+
+/// Settings of the updates: part of the identity.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// Updates.
+    pub steps: usize,
+    /// Completions of each prompt.
+    pub samples: usize,
+    /// Most tokens of a completion.
+    pub max_response: usize,
+    /// Logical micro-batches of a step; divides prompts × samples.
+    pub accumulation: usize,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// The optimizer.
+    pub hyper: Hyper,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            steps: 2,
+            samples: 4,
+            max_response: 24,
+            accumulation: 2,
+            sampling: Sampling { temperature: 1.0, seed: 1, ..Sampling::default() },
+            hyper: Hyper {
+                lr: 1e-3,
+                beta1: 0.9,
+                beta2: 0.999,
+                eps: 1e-8,
+                weight_decay: 0.01,
+                max_grad_norm: 1.0,
+            },
+        }
+    }
+}
+
+/// A training topology with a rollout topology.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// Of training.
+    pub train: Topology,
+    /// Of rollout.
+    pub rollout: Topology,
+}
+
+impl Pair {
+    /// One rank for both: the reference.
+    pub fn reference(width: usize) -> Pair {
+        let one = Topology { width, ..Topology::single() };
+        Pair { train: one, rollout: one }
+    }
+
+    /// Refuses topologies that cannot run, before anything does.
+    ///
+    /// # Errors
+    /// [`VerifyError::Topology`], [`VerifyError::Setting`].
+    pub fn check(&self) -> Result<(), VerifyError> {
+        for (side, topology) in [("training", self.train), ("rollout", self.rollout)] {
+            topology.check().map_err(|source| VerifyError::Topology { side, source })?;
+        }
+        if self.rollout.dp > 1 {
+            let (what, value) = ("rollout dp", self.rollout.dp);
+            return Err(VerifyError::Setting { what, value, needed: "rollout has one replica" });
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Display for Pair {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (t, r) = (self.train, self.rollout);
+        write!(f, "training tp {} cp {} dp {}, rollout tp {} cp {}", t.tp, t.cp, t.dp, r.tp, r.cp)
+    }
+}
+
+impl Settings {
+    /// Refuses settings under which nothing would be proved.
+    ///
+    /// # Errors
+    /// [`VerifyError::Setting`].
+    pub(crate) fn check(&self, work: &Work<'_>) -> Result<(), VerifyError> {
+        let completions = work.prompts.len() * self.samples;
+        let refuse = |what, value, needed| Err(VerifyError::Setting { what, value, needed });
+        if self.steps == 0 {
+            return refuse("steps", 0, "at least one update is compared");
+        }
+        if self.samples < 2 {
+            return refuse("samples", self.samples, "a group of at least 2 has advantages");
+        }
+        if self.max_response == 0 {
+            return refuse("max-response-len", 0, "at least one token is generated");
+        }
+        if self.accumulation == 0 || !completions.is_multiple_of(self.accumulation) {
+            return refuse(
+                "accumulation",
+                self.accumulation,
+                "it must divide prompts × samples, so that micro-batches are alike",
+            );
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,193 @@
+//! The proof passes where it should, and fails where a rule is broken.
+
+use arena::Executor;
+use cpu::{Cpu, Precision};
+use families::{LoraSpec, Train};
+use program::Topology;
+use verify::{Pair, Rule, Settings, SmallModel, VerifyError, Work, cases, matrix};
+
+fn executor() -> Box<dyn Executor> {
+    let settings = cpu::Settings { threads: 1, precision: Precision::F32, isa: None };
+    Box::new(Cpu::new(settings).unwrap())
+}
+
+fn work(train: &Train) -> Work<'static> {
+    SmallModel::new(train, Topology::WIDTH).unwrap().work(&executor)
+}
+
+fn lora() -> Train {
+    Train::Lora(LoraSpec { r: 4, alpha: 8.0, rslora: false, targets: vec!["all-linear".into()] })
+}
+
+fn topology(tp: usize, cp: usize, dp: usize) -> Topology {
+    Topology { tp, cp, dp, width: Topology::WIDTH }
+}
+
+fn pair(train: (usize, usize, usize), rollout: (usize, usize)) -> Pair {
+    let train = topology(train.0, train.1, train.2);
+    Pair { train, rollout: topology(rollout.0, rollout.1, 1) }
+}
+
+#[test]
+fn topologies_of_both_sides_give_the_bytes_of_one_rank() {
+    let settings = Settings::default();
+    for train in [Train::Full, lora()] {
+        let work = work(&train);
+        let mut reference = None;
+        for pair in [
+            pair((1, 1, 1), (2, 2)),
+            pair((2, 2, 1), (1, 4)),
+            pair((4, 2, 1), (2, 1)),
+            pair((2, 1, 2), (2, 4)),
+        ] {
+            let (verdict, steps) =
+                verify::verify(&work, &settings, pair, None, reference.as_deref()).unwrap();
+            assert!(verdict.same, "{pair}: {:?} {:?}", verdict.differences.first(), verdict.origin);
+            assert!(verdict.compared > 2 * steps[0].parameters.len());
+            reference = Some(steps);
+        }
+        let steps = reference.unwrap();
+        assert_eq!(steps.len(), 2);
+        for step in &steps {
+            assert!(step.natural_stops > 0 && step.active > step.natural_stops, "{step:?}");
+            assert_eq!(step.differing_log_prob_bytes, 0);
+        }
+        assert_ne!(steps[0].tokens, steps[1].tokens);
+    }
+}
+
+/// Breaks a rule; checks what is found first, and the operation that is named.
+fn found(rule: Rule, pair: Pair, first: &str, operation: &str) {
+    let work = work(&Train::Full);
+    let (verdict, _) = verify::verify(&work, &Settings::default(), pair, Some(rule), None).unwrap();
+    assert!(!verdict.same, "{}", rule.name());
+    let difference = &verdict.differences[0];
+    assert!(difference.what.starts_with(first), "{}: {difference:?}", rule.name());
+    let named = verdict.origin.map(|origin| origin.what).unwrap_or_default();
+    assert!(named.starts_with(operation), "{}: {named}", rule.name());
+}
+
+fn one() -> Pair {
+    Pair::reference(Topology::WIDTH)
+}
+
+#[test]
+fn swapped_leaves_are_found() {
+    found(Rule::SwapLeaves, one(), "training log-probs", "MatMul 0.o");
+}
+
+#[test]
+fn a_split_chain_is_found() {
+    found(Rule::SplitChain, one(), "training log-probs", "MatMul 0.q");
+}
+
+#[test]
+fn another_attention_scale_is_found() {
+    found(Rule::AttentionScale, one(), "training log-probs", "Attention");
+}
+
+#[test]
+fn joined_vocabulary_leaves_are_found() {
+    found(Rule::VocabularyLeaves, one(), "training log-probs", "LogProb");
+}
+
+#[test]
+fn a_doubled_temperature_is_found() {
+    found(Rule::Temperature, one(), "tokens", "Sample");
+}
+
+#[test]
+fn another_key_of_draws_is_found() {
+    found(Rule::DrawKey, one(), "tokens", "Sample");
+}
+
+#[test]
+fn another_order_of_tokens_is_found() {
+    found(Rule::TokenOrder, one(), "gradient", "Embed");
+}
+
+#[test]
+fn a_local_count_in_the_loss_is_found() {
+    found(Rule::LossCount, one(), "gradient", "LogProbBackward");
+}
+
+#[test]
+fn a_gradient_that_counts_twice_is_found() {
+    found(Rule::NormCount, one(), "gradient norm", "SumSquares");
+}
+
+#[test]
+fn weight_decay_in_the_wrong_place_is_found() {
+    found(Rule::Decay, one(), "value of", "AdamW");
+}
+
+#[test]
+fn a_subtree_that_is_left_out_is_found_on_its_ranks() {
+    found(Rule::DropSubtree, pair((2, 1, 1), (1, 1)), "training log-probs", "Collective");
+}
+
+#[test]
+fn a_rule_with_nothing_to_break_is_an_error() {
+    let work = work(&Train::Full);
+    let ran = verify::verify(&work, &Settings::default(), one(), Some(Rule::DropSubtree), None);
+    assert!(matches!(ran, Err(VerifyError::NothingToPerturb { .. })), "{ran:?}");
+}
+
+#[test]
+fn rules_have_names() {
+    for rule in Rule::ALL {
+        assert_eq!(Rule::of(rule.name()), Some(rule));
+    }
+    assert_eq!(Rule::of("nothing"), None);
+}
+
+#[test]
+fn runs_that_would_prove_nothing_are_refused() {
+    let work = work(&Train::Full);
+    let refused = |settings: &Settings, pair| {
+        verify::verify(&work, settings, pair, None, None).unwrap_err().to_string()
+    };
+    let settings = Settings::default();
+    for (settings, word) in [
+        (Settings { steps: 0, ..settings }, "steps"),
+        (Settings { samples: 1, ..settings }, "samples"),
+        (Settings { max_response: 0, ..settings }, "max-response-len"),
+        (Settings { accumulation: 3, ..settings }, "accumulation"),
+    ] {
+        let error = refused(&settings, one());
+        assert!(error.starts_with(word), "{error}");
+    }
+    assert!(refused(&settings, pair((16, 1, 1), (1, 1))).contains("training topology: tp = 16"));
+    assert!(refused(&settings, pair((1, 1, 1), (3, 1))).contains("rollout topology: tp = 3"));
+}
+
+#[test]
+fn a_matrix_has_forty_pairs_and_goes_on_where_it_stopped() {
+    let all = cases(Topology::WIDTH);
+    let pairs = all.iter().filter(|case| case.pair.train.tp * case.pair.train.cp == 8);
+    assert_eq!(pairs.filter(|case| case.pair.train.dp == 1).count(), 40);
+    assert!([2, 4].iter().all(|dp| all.iter().any(|case| case.pair.train.dp == *dp)));
+    assert!([2, 4].iter().all(|a| all.iter().any(|case| case.accumulation == *a)));
+
+    let folder = tempfile::tempdir().unwrap();
+    let work = work(&lora());
+    let settings = Settings { steps: 1, ..Settings::default() };
+    let some = &all[40..41];
+    let mut told = 0;
+    let first = matrix(&work, &settings, some, folder.path(), &mut |_, _| told += 1).unwrap();
+    assert_eq!((first.passing, first.total, told), (1, 1, 1));
+    // What passed is taken from the archive, whatever it says.
+    let path = folder.path().join(format!("{}.json", some[0].name()));
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("\"compared\": ", "\"compared\": 9")).unwrap();
+    let again = matrix(&work, &settings, some, folder.path(), &mut |_, _| ()).unwrap();
+    assert_ne!(again.cells[0].verdict, first.cells[0].verdict);
+    // What did not pass is kept under another name and run again.
+    std::fs::write(&path, text.replace("\"same\": true", "\"same\": false")).unwrap();
+    let anew = matrix(&work, &settings, some, folder.path(), &mut |_, _| ()).unwrap();
+    assert_eq!(anew.cells, first.cells);
+    assert!(path.with_extension("failed-1.json").exists());
+    let page = verify::html(&anew);
+    assert!(page.contains("1 of 1 runs have 0 differing bytes"));
+    assert!(verify::markdown(&anew).contains("| tp 1 cp 1 dp 2 | tp 2 cp 2 | 2 | yes |"));
+}
