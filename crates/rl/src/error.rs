@@ -73,16 +73,12 @@ pub enum RlError {
         update: usize,
     },
     /// Weights did not arrive.
-    #[error(
-        "step {step}: the rollout engine's weights hash to {rollout} and the trainer's to {trainer} after they were passed"
-    )]
-    NotPassed {
+    #[error("step {step}, passing weights: {source}")]
+    Sync {
         /// The step, from 1.
         step: usize,
-        /// Hash in the trainer.
-        trainer: String,
-        /// Hash in the rollout engine.
-        rollout: String,
+        /// Why.
+        source: rollout::SyncError,
     },
     /// An update with a gradient that changed nothing.
     #[error(
