@@ -18,7 +18,6 @@ mod progress;
 mod prompts;
 mod sample_view;
 mod serving;
-mod text_hashes;
 mod tuning;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};

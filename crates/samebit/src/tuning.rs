@@ -8,7 +8,6 @@ use crate::infer;
 use crate::model::{self, Model, Source};
 use crate::output::{Table, duration, thousands};
 use crate::progress;
-use crate::text_hashes;
 use anyhow::{Context, Result, bail};
 use data::{CacheOutcome, Dataset};
 use engine::{Blueprint, Engine, Exchange, Fit, Fitter, Job};
@@ -191,7 +190,15 @@ impl Tuning {
         let checks = checks::run(self, engine, options)?;
         checks::refuse_failed(&checks)?;
         let mut surroundings = Surroundings { checks, ..self.surroundings.clone() };
-        surroundings.hashes.extend(text_hashes::of(&self.model)?);
+        // They join the run's identity, so that a resumed run names what changed, and not only that the data did.
+        let text = self.model.text_identity()?;
+        for (of, hash) in [
+            ("tokenizer", text.tokenizer),
+            ("special_tokens", text.special),
+            ("template", text.template),
+        ] {
+            surroundings.hashes.insert(of.to_owned(), hash);
+        }
         Ok(surroundings)
     }
 
