@@ -91,7 +91,7 @@ fn a_process_that_is_killed_ends_the_others() {
     let bench = Bench::with_model("qwen3");
     bench.write("data.jsonl", chats());
     let test = "a_process_that_is_killed_ends_the_others";
-    let Some(mut command) = mpirun(test, &train(&bench, "out", "1000000")) else { return };
+    let Some(mut command) = mpirun(test, &train(&bench, "out", "20000")) else { return };
     let mut running = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let steps = bench.path("out").join("steps.jsonl");
     wait(&mut running, "the first step", |_| {
