@@ -11,7 +11,7 @@ use text::{MaskError, TokenizerError};
 pub struct Origin {
     /// The file.
     pub file: Arc<Path>,
-    /// The line in it, from 1.
+    /// The line in it, or the row of a table, from 1.
     pub line: usize,
 }
 
@@ -34,13 +34,74 @@ pub enum DataError {
         source: std::io::Error,
     },
     /// No file was given.
-    #[error("no data file was given; name at least one JSON Lines file")]
+    #[error("no data file was given; name at least one JSON Lines or Parquet file")]
     NoFile,
     /// A file without samples.
-    #[error("{} has no samples; it needs one JSON object a line", path.display())]
+    #[error("{} has no samples; it needs one JSON object a line, or one row a sample", path.display())]
     EmptyFile {
         /// The file.
         path: PathBuf,
+    },
+    /// A weight that is no positive number.
+    #[error("{}: its weight is {weight}; it must be over 0 and at most {limit}", path.display())]
+    Weight {
+        /// The source's file.
+        path: PathBuf,
+        /// Its weight.
+        weight: f64,
+        /// The largest.
+        limit: f64,
+    },
+    /// One file, or one name, given twice.
+    #[error(
+        "the sources {first} and {second} have the same file or name; give a file once, with weight = 2 if its samples \
+         are to come twice"
+    )]
+    SourceTwice {
+        /// One.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// A text file of another encoding.
+    #[error("{} is {encoding}, not UTF-8; convert it (iconv -f {encoding} -t UTF-8)", path.display())]
+    Encoding {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        encoding: &'static str,
+    },
+    /// A file whose name says Parquet and whose bytes do not.
+    #[error("{} does not begin as Parquet files do (PAR1); is it another format?", path.display())]
+    NotParquet {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A Parquet file that is damaged or has other columns.
+    #[error("{}: {source}", path.display())]
+    Parquet {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: ColumnError,
+    },
+    /// Two samples of one file have one `id`.
+    #[error(
+        "{origin}: the id {id} is that of line {first} too; ids are given to tell samples apart"
+    )]
+    DuplicateId {
+        /// Where the second is.
+        origin: Origin,
+        /// The id, as JSON.
+        id: String,
+        /// The line of the first.
+        first: usize,
+    },
+    /// No epoch has a sample: weights are too small for so few.
+    #[error("the weights of the sources leave no sample in any of {epochs} epochs; raise them")]
+    NoSample {
+        /// Epochs that were asked for.
+        epochs: usize,
     },
     /// A line, or the sample on it, is wrong.
     #[error("{origin}: {source}")]
@@ -60,7 +121,8 @@ pub enum DataError {
     },
     /// Every sample was dropped.
     #[error(
-        "all {dropped} samples are longer than max_length = {max_length} tokens and were dropped; raise max_length"
+        "all {dropped} samples are longer than max_length = {max_length} tokens and were dropped; raise max_length, or \
+         shorten them (too_long = \"left\" or \"middle\")"
     )]
     AllDropped {
         /// Samples dropped.
@@ -187,17 +249,27 @@ pub enum SampleError {
         /// Its role.
         role: String,
     },
-    /// A message that says how much it counts.
+    /// A message that says how much it counts, otherwise than by `train`.
     #[error(
-        "message {index} has `{key}`, which this version does not support: every assistant message is learnt; remove \
-         the key, or split the conversation"
+        "message {index} has `weight`, which is not read; write `train: false` where it is not to be learnt"
     )]
     MessageWeight {
         /// The message, from 0.
         index: usize,
-        /// The key: `train` or `weight`.
-        key: &'static str,
     },
+    /// A message that is not the assistant's and is to be learnt.
+    #[error("message {index} ({role}) has `train: true`; only what the assistant says is learnt")]
+    TrainRole {
+        /// The message, from 0.
+        index: usize,
+        /// Its role.
+        role: String,
+    },
+    /// Two BOS before a sample.
+    #[error(
+        "the sample begins with two BOS tokens: the template writes one, and so does the first message; remove it there"
+    )]
+    TwoBos,
     /// A conversation, and a model without a chat template.
     #[error(
         "the sample has `messages` and the model has no chat template; pass one, or use `prompt` with `completion`"
@@ -236,7 +308,7 @@ pub enum SampleError {
     /// The sample is longer than it may be.
     #[error(
         "the sample has {length} tokens and max_length is {limit}; raise max_length, shorten the sample, or set \
-         too_long = \"drop\""
+         too_long to drop, left or middle"
     )]
     TooLong {
         /// Its tokens.
@@ -262,4 +334,52 @@ impl SampleError {
     pub(crate) fn at(self, origin: &Origin) -> DataError {
         DataError::Sample { origin: origin.clone(), source: self }
     }
+}
+
+/// What can be wrong with a Parquet file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ColumnError {
+    /// The library cannot read it.
+    #[error("not readable as Parquet: {reason}")]
+    Malformed {
+        /// What it says.
+        reason: String,
+    },
+    /// More rows than a data set may have.
+    #[error("{rows} rows are more than a data set may have, {limit}")]
+    TooManyRows {
+        /// Its rows.
+        rows: i64,
+        /// The limit.
+        limit: usize,
+    },
+    /// None of the columns of a sample.
+    #[error(
+        "the table has no column `messages`, `text`, or `prompt` with `completion` (it has: {columns})"
+    )]
+    Missing {
+        /// The columns there are.
+        columns: String,
+    },
+    /// A column of another type.
+    #[error("the column `{column}` holds {found}, not {needed}")]
+    Type {
+        /// The column.
+        column: String,
+        /// What it must hold.
+        needed: &'static str,
+        /// What it holds.
+        found: String,
+    },
+    /// A column of JSON with something else in it.
+    #[error("row {row}: the column `{column}` is not JSON: {reason}")]
+    Json {
+        /// The column.
+        column: String,
+        /// The row, from 1.
+        row: usize,
+        /// What the parser says.
+        reason: String,
+    },
 }

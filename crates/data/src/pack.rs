@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::error::DataError;
+use crate::order::Arrangement;
 
 /// Micro-batches that are open at once. More would fill a little better and mix the order more; at 16, samples of
 /// evenly spread lengths fill over 97% of the budget.
@@ -19,6 +20,8 @@ pub struct Packing {
     pub accumulation: usize,
     /// Seed of the order.
     pub seed: u64,
+    /// How an epoch is ordered.
+    pub arrangement: Arrangement,
 }
 
 impl Packing {
@@ -70,6 +73,29 @@ pub fn pack(order: &[usize], lengths: &[usize], packing: &Packing) -> Vec<Vec<us
     full
 }
 
+/// Fills micro-batches one after the other, strictly in order.
+pub(crate) fn pack_in_order(
+    order: &[usize],
+    lengths: &[usize],
+    packing: &Packing,
+) -> Vec<Vec<usize>> {
+    let mut micro_batches: Vec<Vec<usize>> = Vec::new();
+    let mut room = 0;
+    for &sample in order {
+        match micro_batches.last_mut() {
+            Some(last) if lengths[sample] <= room && last.len() < packing.sequences => {
+                last.push(sample);
+                room -= lengths[sample];
+            }
+            _ => {
+                micro_batches.push(vec![sample]);
+                room = packing.tokens - lengths[sample];
+            }
+        }
+    }
+    micro_batches
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,7 +103,7 @@ mod tests {
     use canon::random::{Numbers, Purpose};
 
     fn packing(tokens: usize, sequences: usize) -> Packing {
-        Packing { tokens, sequences, accumulation: 1, seed: 0 }
+        Packing { tokens, sequences, accumulation: 1, seed: 0, arrangement: Arrangement::Shuffled }
     }
 
     #[test]
@@ -87,6 +113,15 @@ mod tests {
         assert_eq!(packed, [vec![0, 2], vec![1, 3, 4]]);
         let one_each = pack(&[0, 1, 2, 3, 4], &lengths, &packing(10, 1));
         assert_eq!(one_each, [[0], [1], [2], [3], [4]]);
+    }
+
+    #[test]
+    fn in_order_no_sample_overtakes_another() {
+        let lengths = [6, 5, 4, 3, 2];
+        let packed = |sequences| pack_in_order(&[0, 1, 2, 3, 4], &lengths, &packing(10, sequences));
+        assert_eq!(packed(8), [vec![0], vec![1, 2], vec![3, 4]]);
+        assert_eq!(packed(1), [[0], [1], [2], [3], [4]]);
+        assert!(pack_in_order(&[], &lengths, &packing(10, 8)).is_empty());
     }
 
     #[test]

@@ -1,11 +1,12 @@
-//! Samples: what a line of JSON Lines holds.
+//! Samples: what a line of JSON Lines, or a row of a table, holds.
 
 use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
+use crate::corpus::Corpus;
 use crate::error::{DataError, Origin, SampleError};
-use crate::lines::{SAMPLES_LIMIT, each_line};
+use crate::source::Source;
 
 /// The shapes that a sample may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -59,56 +60,58 @@ pub struct Sample {
     pub content: Content,
 }
 
-/// Reads every sample of JSON Lines files, in order.
-///
-/// A line is an object with `messages` (and perhaps `tools`), or `prompt` and `completion`, or `text`; further keys are
-/// the owner's notes and are not read. Blank lines may stand at the end of a file only.
+/// Reads every sample of files, in order: [`Corpus::samples`] of files that count once.
 ///
 /// # Errors
-/// [`DataError`]: a file that cannot be read or has no sample, or a line that is wrong, by file and line.
+/// As [`Corpus::open`] and [`Corpus::samples`].
 pub fn read(files: &[PathBuf]) -> Result<Vec<Sample>, DataError> {
-    read_at_most(files, SAMPLES_LIMIT)
+    Corpus::open(&Source::of_files(files))?.samples()
 }
 
-fn read_at_most(files: &[PathBuf], limit: usize) -> Result<Vec<Sample>, DataError> {
-    if files.is_empty() {
-        return Err(DataError::NoFile);
+impl Content {
+    /// Takes one sample from JSON: an object with `messages` (and perhaps `tools`), or `prompt` and `completion`, or
+    /// `text`; further keys are the owner's notes and are not read.
+    ///
+    /// # Errors
+    /// [`SampleError`]: what is wrong with it.
+    pub fn from_json(text: &str) -> Result<Content, SampleError> {
+        from_line(text.as_bytes()).map(|(content, _)| content)
     }
-    let mut samples = Vec::new();
-    for path in files {
-        let before = samples.len();
-        each_line(path, &mut |origin, line| {
-            if samples.len() == limit {
-                return Err(DataError::TooManySamples { origin, limit });
-            }
-            let content = parse(line).map_err(|error| error.at(&origin))?;
-            samples.push(Sample { origin, content });
-            Ok(())
-        })?;
-        if samples.len() == before {
-            return Err(DataError::EmptyFile { path: path.clone() });
-        }
-    }
-    Ok(samples)
 }
 
-fn parse(line: &str) -> Result<Content, SampleError> {
-    let value = serde_json::from_str(line).map_err(|source| SampleError::Json { source })?;
-    let Value::Object(mut object) = value else {
-        return Err(SampleError::NotAnObject { found: kind(&value) });
-    };
-    one_shape(&object)?;
+/// What a line holds, and its `id`.
+pub(crate) fn from_line(line: &[u8]) -> Result<(Content, Option<String>), SampleError> {
+    let text = std::str::from_utf8(line)
+        .map_err(|error| SampleError::NotUtf8 { byte: error.valid_up_to() })?;
+    let value = serde_json::from_str(text).map_err(|source| SampleError::Json { source })?;
+    match value {
+        Value::Object(object) => from_object(object),
+        other => Err(SampleError::NotAnObject { found: kind(&other) }),
+    }
+}
+
+/// What an object holds, and its `id` as JSON where that is a string or an integer: other ids are the owner's notes.
+pub(crate) fn from_object(
+    mut object: Map<String, Value>,
+) -> Result<(Content, Option<String>), SampleError> {
+    let id = object.get("id").filter(|id| id.is_string() || id.is_u64() || id.is_i64());
+    let id = id.map(Value::to_string);
+    Ok((content(&mut object)?, id))
+}
+
+fn content(object: &mut Map<String, Value>) -> Result<Content, SampleError> {
+    one_shape(object)?;
     if let Some(messages) = object.remove("messages") {
         let tools = object.remove("tools").filter(|tools| !tools.is_null());
         let messages = check_messages(messages)?;
         return Ok(Content::Messages { messages, tools });
     }
     if object.contains_key("text") {
-        return Ok(Content::Text(string(&mut object, "text")?));
+        return Ok(Content::Text(string(object, "text")?));
     }
     Ok(Content::Completion {
-        prompt: string(&mut object, "prompt")?,
-        completion: string(&mut object, "completion")?,
+        prompt: string(object, "prompt")?,
+        completion: string(object, "completion")?,
     })
 }
 
@@ -160,10 +163,15 @@ fn check_message(index: usize, message: &Map<String, Value>) -> Result<(), Sampl
     if !text::ROLES.contains(&role) {
         return Err(SampleError::UnknownRole { index, role: role.to_owned() });
     }
-    for weight in ["train", "weight"] {
-        if message.contains_key(weight) {
-            return Err(SampleError::MessageWeight { index, key: weight });
+    if message.contains_key("weight") {
+        return Err(SampleError::MessageWeight { index });
+    }
+    match message.get("train").unwrap_or(&Value::Null) {
+        Value::Bool(true) if role != "assistant" => {
+            return Err(SampleError::TrainRole { index, role: role.to_owned() });
         }
+        Value::Null | Value::Bool(_) => {}
+        other => return Err(wrong_type(&key("train"), "true or false", other)),
     }
     let calls = message.get("tool_calls").is_some_and(|v| !v.is_null());
     match message.get("content") {
@@ -200,6 +208,10 @@ fn kind(value: &Value) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn parse(line: &str) -> Result<Content, SampleError> {
+        Content::from_json(line)
+    }
 
     #[test]
     fn the_three_shapes() {
@@ -253,37 +265,47 @@ mod tests {
     }
 
     #[test]
-    fn weights_of_messages_are_refused_rather_than_ignored() {
-        for key in ["train", "weight"] {
-            let line =
-                format!(r#"{{"messages": [{{"role": "user", "content": "a", "{key}": false}}]}}"#);
-            let error = parse(&line).unwrap_err();
-            assert!(matches!(error, SampleError::MessageWeight { index: 0, key: k } if k == key));
+    fn messages_may_say_whether_they_are_learnt_and_nothing_else_of_the_kind() {
+        let line = |role: &str, key: &str| {
+            format!(r#"{{"messages": [{{"role": "{role}", "content": "a", {key}}}]}}"#)
+        };
+        for (role, key) in [
+            ("assistant", r#""train": false"#),
+            ("assistant", r#""train": true"#),
+            ("assistant", r#""train": null"#),
+            ("user", r#""train": false"#),
+        ] {
+            parse(&line(role, key)).unwrap();
+        }
+        for (role, key, said) in [
+            ("user", r#""train": true"#, "message 0 (user) has `train: true`"),
+            ("assistant", r#""train": 0"#, "`messages[0].train` is a number"),
+            ("assistant", r#""weight": 0"#, "message 0 has `weight`"),
+        ] {
+            let error = parse(&line(role, key)).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
         }
     }
 
     #[test]
-    fn files_are_read_in_order_and_errors_name_the_line() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str, text: &str| {
-            let path = folder.path().join(name);
-            std::fs::write(&path, text).unwrap();
-            path
-        };
-        let one = path("one.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n");
-        let two = path("two.jsonl", "{\"text\": \"c\"}\n");
-        let samples = read(&[one.clone(), two]).unwrap();
-        let texts: Vec<_> = samples.iter().map(|s| s.content.clone()).collect();
-        assert_eq!(texts, ["a", "b", "c"].map(|t| Content::Text(t.into())));
-        assert_eq!((samples[1].origin.line, samples[2].origin.line), (2, 1));
-        let refused = read_at_most(std::slice::from_ref(&one), 1);
-        assert!(matches!(refused, Err(DataError::TooManySamples { limit: 1, .. })));
+    fn ids_are_strings_or_integers() {
+        for (id, found) in [
+            (r#""a""#, Some("\"a\"")),
+            ("7", Some("7")),
+            ("-7", Some("-7")),
+            ("1.5", None),
+            ("null", None),
+            ("[1]", None),
+        ] {
+            let line = format!(r#"{{"text": "t", "id": {id}}}"#);
+            assert_eq!(from_line(line.as_bytes()).unwrap().1.as_deref(), found, "{id}");
+        }
+        assert_eq!(from_line(br#"{"text": "t"}"#).unwrap().1, None);
+    }
 
-        let bad = path("bad.jsonl", "{\"text\": \"a\"}\n{\"text\": 1}\n");
-        let error = read(&[one, bad.clone()]).unwrap_err().to_string();
-        assert!(error.contains("bad.jsonl:2: "), "{error}");
-        let empty = path("empty.jsonl", "\n");
-        assert!(matches!(read(&[empty]), Err(DataError::EmptyFile { .. })));
-        assert!(matches!(read(&[]), Err(DataError::NoFile)));
+    #[test]
+    fn text_of_another_encoding_is_refused_at_its_byte() {
+        let latin1 = b"{\"text\": \"caf\xe9\"}";
+        assert!(matches!(from_line(latin1), Err(SampleError::NotUtf8 { byte: 13 })));
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::dataset::Dataset;
 use crate::error::DataError;
-use crate::order::epoch_order;
-use crate::pack::{Packing, pack};
+use crate::order::arrange;
+use crate::pack::Packing;
 use crate::report::PackReport;
 
 /// The most passes over the data.
@@ -32,7 +32,9 @@ pub struct Step<'a> {
 /// The whole run's order. Any step can be asked for in any order and is always the same.
 #[derive(Clone, Debug)]
 pub struct Schedule {
-    lengths: Vec<usize>,
+    pub(crate) lengths: Vec<usize>,
+    /// How often each sample comes in an epoch.
+    pub(crate) weights: Vec<f64>,
     packing: Packing,
     /// First step of each epoch, then the number of steps.
     first_steps: Vec<usize>,
@@ -44,7 +46,8 @@ impl Schedule {
     /// Orders and packs a data set.
     ///
     /// # Errors
-    /// [`DataError::OutOfRange`], [`DataError::OverBudget`], [`DataError::TooManyEpochs`].
+    /// [`DataError::OutOfRange`], [`DataError::OverBudget`], [`DataError::TooManyEpochs`],
+    /// [`DataError::NoSample`].
     pub fn new(data: &Dataset, packing: Packing, extent: Extent) -> Result<Schedule, DataError> {
         packing.check()?;
         check_extent(extent)?;
@@ -52,14 +55,22 @@ impl Schedule {
         let over = lengths.iter().position(|&length| length > packing.tokens);
         if let Some(index) = over {
             return Err(DataError::OverBudget {
-                origin: data.origin(index).clone(),
+                origin: data.origin(index),
                 length: lengths[index],
                 budget: packing.tokens,
             });
         }
-        let mut schedule =
-            Schedule { lengths, packing, first_steps: vec![0], packed: (0, Vec::new()) };
+        let mut schedule = Schedule {
+            lengths,
+            weights: data.weights(),
+            packing,
+            first_steps: vec![0],
+            packed: (0, Vec::new()),
+        };
         schedule.count_steps(extent)?;
+        if schedule.steps() == 0 {
+            return Err(DataError::NoSample { epochs: schedule.epochs() });
+        }
         schedule.packed = (0, schedule.pack_epoch(0));
         Ok(schedule)
     }
@@ -84,9 +95,8 @@ impl Schedule {
         }
     }
 
-    fn pack_epoch(&self, epoch: usize) -> Vec<Vec<usize>> {
-        let order = epoch_order(self.lengths.len(), self.packing.seed, epoch);
-        pack(&order, &self.lengths, &self.packing)
+    pub(crate) fn pack_epoch(&self, epoch: usize) -> Vec<Vec<usize>> {
+        arrange(&self.weights, &self.lengths, &self.packing, epoch)
     }
 
     /// How samples are packed.
@@ -122,7 +132,7 @@ impl Schedule {
     /// How well an epoch (from 0) fills its micro-batches.
     pub fn report(&self, epoch: usize) -> PackReport {
         let micro_batches = self.pack_epoch(epoch);
-        let tokens = self.lengths.iter().sum();
+        let tokens = micro_batches.iter().flatten().map(|&sample| self.lengths[sample]).sum();
         let capacity = micro_batches.len() * self.packing.tokens;
         PackReport {
             epoch,
@@ -130,7 +140,7 @@ impl Schedule {
             micro_batches: micro_batches.len(),
             tokens,
             capacity,
-            fill: tokens as f64 / capacity as f64,
+            fill: tokens as f64 / capacity.max(1) as f64,
             most_sequences: micro_batches.iter().map(Vec::len).max().unwrap_or(0),
         }
     }
@@ -150,21 +160,21 @@ fn check_extent(extent: Extent) -> Result<(), DataError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Origin;
-    use std::path::Path;
+    use crate::dataset::tests::dataset_of_lengths;
+    use crate::order::Arrangement;
 
     fn dataset(lengths: &[usize]) -> Dataset {
-        let mut data = Dataset::empty();
-        for (index, &length) in lengths.iter().enumerate() {
-            let file = Path::new("data.jsonl").into();
-            let line = index + 1;
-            data.push(&vec![1; length], &vec![true; length], Origin { file, line });
-        }
-        data
+        dataset_of_lengths(lengths, 1.0)
     }
 
     fn packing() -> Packing {
-        Packing { tokens: 10, sequences: 2, accumulation: 3, seed: 5 }
+        Packing {
+            tokens: 10,
+            sequences: 2,
+            accumulation: 3,
+            seed: 5,
+            arrangement: Arrangement::Shuffled,
+        }
     }
 
     fn owned(step: Step<'_>) -> (usize, usize, Vec<Vec<usize>>) {
@@ -201,6 +211,35 @@ mod tests {
     }
 
     #[test]
+    fn weights_change_how_often_the_samples_of_a_source_come() {
+        let data = dataset_of_lengths(&[5; 16], 2.0);
+        let mut schedule = Schedule::new(&data, packing(), Extent::Epochs(1)).unwrap();
+        let mut times = [0; 16];
+        for index in 0..schedule.steps() {
+            let step = schedule.step(index).unwrap();
+            step.micro_batches.iter().flatten().for_each(|&sample| times[sample] += 1);
+        }
+        let expected: Vec<usize> = (0..16).map(|sample| 2 - sample % 2).collect();
+        assert_eq!(times.to_vec(), expected);
+        assert_eq!(schedule.report(0).tokens, 5 * 24);
+    }
+
+    #[test]
+    fn buckets_are_a_schedule_like_any_other() {
+        let data = dataset(&[5, 3, 5, 3, 5, 3]);
+        let packing = Packing { arrangement: Arrangement::Buckets, ..packing() };
+        let mut schedule = Schedule::new(&data, packing, Extent::Epochs(2)).unwrap();
+        let steps: Vec<_> =
+            (0..schedule.steps()).map(|i| owned(schedule.step(i).unwrap())).collect();
+        let first: Vec<usize> =
+            steps.iter().filter(|s| s.1 == 0).flat_map(|s| s.2.concat()).collect();
+        assert_eq!(first.len(), 6);
+        for index in (0..steps.len()).rev() {
+            assert_eq!(owned(schedule.step(index).unwrap()), steps[index]);
+        }
+    }
+
+    #[test]
     fn the_report_counts_what_the_shape_holds() {
         let schedule = Schedule::new(&dataset(&[5, 5, 4]), packing(), Extent::Epochs(1)).unwrap();
         let report = schedule.report(0);
@@ -215,16 +254,24 @@ mod tests {
             |data: &Dataset, packing, extent| Schedule::new(data, packing, extent).unwrap_err();
         let long = dataset(&[5, 11]);
         let error = refused(&long, packing(), Extent::Epochs(1)).to_string();
-        assert!(error.contains("data.jsonl:2: a sample of 11 tokens"), "{error}");
+        assert!(error.contains("b.jsonl:1: a sample of 11 tokens"), "{error}");
         let data = dataset(&[5]);
         for extent in [Extent::Epochs(0), Extent::Steps(0), Extent::Epochs(EPOCHS_LIMIT + 1)] {
             let error = refused(&data, packing(), extent);
             assert!(matches!(error, DataError::OutOfRange { .. }), "{error}");
         }
         for (tokens, sequences, accumulation) in [(0, 1, 1), (1, 0, 1), (1, 1, 0)] {
-            let packing = Packing { tokens, sequences, accumulation, seed: 0 };
+            let packing = Packing { tokens, sequences, accumulation, ..packing() };
             let error = refused(&data, packing, Extent::Epochs(1));
             assert!(matches!(error, DataError::OutOfRange { value: 0, .. }), "{error}");
+        }
+        let rare = dataset_of_lengths(&[5], 1e-6);
+        for extent in [Extent::Epochs(3), Extent::Steps(1)] {
+            let error = refused(&rare, packing(), extent);
+            assert!(
+                matches!(error, DataError::NoSample { .. } | DataError::TooManyEpochs { .. }),
+                "{error}"
+            );
         }
         let endless = refused(&data, packing(), Extent::Steps(EPOCHS_LIMIT + 1));
         assert!(matches!(endless, DataError::TooManyEpochs { .. }), "{endless}");

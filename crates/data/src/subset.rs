@@ -8,30 +8,30 @@ impl Dataset {
     /// # Panics
     /// At an index past the last sample.
     pub fn subset(&self, indices: &[usize]) -> Dataset {
-        let mut subset = Dataset::empty();
+        let mut subset = Dataset::empty(self.sources.clone());
         for &index in indices {
-            let sample = self.sample(index);
-            subset.push(sample.ids, sample.supervised, self.origin(index).clone());
+            let (sample, (source, line)) = (self.sample(index), self.rows[index]);
+            subset.push(sample.ids, sample.supervised, source as usize, line as usize);
         }
-        subset.with_report(self.report().clone())
+        subset.report = self.report.clone();
+        subset
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::error::Origin;
+    use crate::dataset::tests::dataset_of;
 
     #[test]
     fn a_subset_has_its_samples_and_their_origins() {
-        let mut whole = Dataset::empty();
-        for (line, ids) in [(1, [1, 2]), (2, [3, 4]), (3, [5, 6])] {
-            let file = std::path::Path::new("data.jsonl").into();
-            whole.push(&ids, &[false, true], Origin { file, line });
-        }
+        let whole = dataset_of(
+            &[(&[1, 2], &[false, true]), (&[3, 4], &[false, true]), (&[5, 6], &[false, true])],
+            1.0,
+        );
         let subset = whole.subset(&[0, 2]);
         assert_eq!(subset.lengths(), [2, 2]);
         assert_eq!((subset.sample(1), subset.origin(1)), (whole.sample(2), whole.origin(2)));
+        assert_eq!(subset.report(), whole.report());
         assert_ne!(subset.identity(), whole.identity());
     }
 }

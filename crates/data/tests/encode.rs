@@ -1,125 +1,13 @@
 //! Encoding with a small tokenizer made here, whose ids can be counted by hand.
 
+mod common;
+
 use std::path::{Path, PathBuf};
 
-use data::{DataError, Dataset, Encoder, Sample, SampleError, TooLong};
+use common::{BOS, END, Fixture, SPACE_B, START, encode, id, ids, learnt, refusal};
+use data::{Corpus, DataError, Encoder, SampleError, Source, TooLong};
 use serde_json::json;
-use tempfile::TempDir;
 use text::{ChatTemplate, Tokenizer};
-
-const BOS: u32 = 0;
-const END: u32 = 1;
-const START: u32 = 2;
-/// The token of " b", made by a merge.
-const SPACE_B: u32 = 4;
-/// The space, then the printable ASCII characters.
-const SPACE: u32 = 10;
-
-/// ChatML, without a system message of its own.
-const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
-                        {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
-
-fn id(c: char) -> u32 {
-    match c {
-        ' ' => SPACE,
-        '\n' => SPACE - 1,
-        c => SPACE + (c as u32 - u32::from('!')) + 1,
-    }
-}
-
-fn ids(text: &str) -> Vec<u32> {
-    text.chars().map(id).collect()
-}
-
-struct Fixture {
-    folder: TempDir,
-    tokenizer: Tokenizer,
-    template: ChatTemplate,
-}
-
-impl Fixture {
-    fn new(adds_bos: bool) -> Fixture {
-        Self::with_config(
-            json!({"bos_token": "<s>", "eos_token": "<|im_end|>", "add_bos_token": adds_bos}),
-        )
-    }
-
-    fn with_config(config: serde_json::Value) -> Fixture {
-        let folder = tempfile::tempdir().unwrap();
-        let special = ["<s>", "<|im_end|>", "<|im_start|>"];
-        let mut vocab: serde_json::Map<String, serde_json::Value> = special
-            .iter()
-            .enumerate()
-            .map(|(id, token)| ((*token).to_owned(), json!(id)))
-            .collect();
-        vocab.insert("Ġb".into(), json!(SPACE_B));
-        vocab.insert("Ċ".into(), json!(id('\n')));
-        vocab.insert("Ġ".into(), json!(SPACE));
-        for c in '!'..='~' {
-            vocab.insert(c.to_string(), json!(id(c)));
-        }
-        let added: Vec<_> = special
-            .iter()
-            .enumerate()
-            .map(|(id, content)| {
-                json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
-                       "normalized": false, "special": true})
-            })
-            .collect();
-        let tokenizer = json!({
-            "version": "1.0", "truncation": null, "padding": null, "added_tokens": added, "normalizer": null,
-            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": true},
-            "post_processor": null,
-            "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": true},
-            "model": {"type": "BPE", "vocab": vocab, "merges": [["Ġ", "b"]]},
-        });
-        let path = folder.path().join("tokenizer.json");
-        std::fs::write(&path, tokenizer.to_string()).unwrap();
-        std::fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
-        let tokenizer = Tokenizer::from_tokenizer_json(&path).unwrap();
-        let template = ChatTemplate::new(TEMPLATE, tokenizer.special_tokens().clone()).unwrap();
-        Fixture { folder, tokenizer, template }
-    }
-
-    fn encoder(&self) -> Encoder<'_> {
-        Encoder {
-            tokenizer: &self.tokenizer,
-            template: Some(&self.template),
-            vocab: 256,
-            max_length: 100,
-            too_long: TooLong::Refuse,
-            threads: 2,
-        }
-    }
-
-    fn samples(&self, lines: &[&str]) -> Vec<Sample> {
-        let path = self.folder.path().join("data.jsonl");
-        std::fs::write(&path, lines.join("\n")).unwrap();
-        data::read(&[path]).unwrap()
-    }
-
-    fn encode(&self, lines: &[&str]) -> Result<Dataset, DataError> {
-        self.encoder().encode(&self.samples(lines), &mut |_| ())
-    }
-
-    fn refusal(&self, line: &str) -> SampleError {
-        refusal(self.encode(&[line]))
-    }
-}
-
-fn refusal(result: Result<Dataset, DataError>) -> SampleError {
-    match result {
-        Err(DataError::Sample { source, .. }) => source,
-        other => panic!("{other:?}"),
-    }
-}
-
-/// The ids that are learnt.
-fn learnt(dataset: &Dataset, index: usize) -> Vec<u32> {
-    let sample = dataset.sample(index);
-    let pairs = sample.ids.iter().zip(sample.supervised);
-    pairs.filter(|(_, flag)| **flag).map(|(id, _)| *id).collect()
-}
 
 #[test]
 fn an_assistant_learns_its_words_and_its_end_marker() {
@@ -194,15 +82,15 @@ fn a_sample_with_nothing_to_learn_is_refused() {
 #[test]
 fn a_sample_past_max_length_is_refused_or_dropped_and_counted() {
     let fixture = Fixture::new(false);
-    let samples =
-        fixture.samples(&[r#"{"text": "abcd"}"#, r#"{"text": "ab"}"#, r#"{"text": "abc"}"#]);
+    let corpus =
+        fixture.corpus(&[r#"{"text": "abcd"}"#, r#"{"text": "ab"}"#, r#"{"text": "abc"}"#]);
     let mut encoder = Encoder { max_length: 4, ..fixture.encoder() };
-    let error = refusal(encoder.encode(&samples, &mut |_| ()));
+    let error = refusal(encode(&encoder, &corpus));
     assert!(matches!(error, SampleError::TooLong { length: 5, limit: 4 }), "{error}");
 
     encoder.too_long = TooLong::Drop;
-    let dataset = encoder.encode(&samples, &mut |_| ()).unwrap();
-    let report = dataset.report();
+    let dataset = encode(&encoder, &corpus).unwrap();
+    let report = dataset.report().total;
     assert_eq!(
         (report.read.text, report.samples, report.dropped, report.dropped_tokens),
         (3, 2, 1, 5)
@@ -211,7 +99,7 @@ fn a_sample_past_max_length_is_refused_or_dropped_and_counted() {
     assert_eq!(dataset.origin(0).line, 2);
 
     encoder.max_length = 2;
-    let all = encoder.encode(&samples, &mut |_| ());
+    let all = encode(&encoder, &corpus);
     assert!(matches!(all, Err(DataError::AllDropped { dropped: 3, max_length: 2 })));
 }
 
@@ -219,8 +107,8 @@ fn a_sample_past_max_length_is_refused_or_dropped_and_counted() {
 fn an_id_outside_the_models_vocabulary_is_refused() {
     let fixture = Fixture::new(false);
     let encoder = Encoder { vocab: id('b') as usize, ..fixture.encoder() };
-    let samples = fixture.samples(&[r#"{"text": "ab"}"#]);
-    let error = refusal(encoder.encode(&samples, &mut |_| ()));
+    let corpus = fixture.corpus(&[r#"{"text": "ab"}"#]);
+    let error = refusal(encode(&encoder, &corpus));
     assert!(matches!(error, SampleError::OutsideVocabulary { position: 1, .. }), "{error}");
 }
 
@@ -229,9 +117,9 @@ fn what_the_model_lacks_is_said() {
     let fixture = Fixture::with_config(json!({"bos_token": "<s>"}));
     let error = fixture.refusal(r#"{"text": "a"}"#);
     assert!(matches!(error, SampleError::NoEndOfText { shape: "text" }), "{error}");
-    let samples = fixture.samples(&[r#"{"messages": [{"role": "user", "content": "q"}]}"#]);
+    let corpus = fixture.corpus(&[r#"{"messages": [{"role": "user", "content": "q"}]}"#]);
     let encoder = Encoder { template: None, ..fixture.encoder() };
-    let error = refusal(encoder.encode(&samples, &mut |_| ()));
+    let error = refusal(encode(&encoder, &corpus));
     assert!(matches!(error, SampleError::NoTemplate), "{error}");
 }
 
@@ -240,12 +128,12 @@ fn threads_change_nothing_and_progress_counts_every_sample() {
     let fixture = Fixture::new(true);
     let lines: Vec<String> = (0..200).map(|i| format!(r#"{{"text": "sample {i}"}}"#)).collect();
     let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-    let samples = fixture.samples(&lines);
+    let corpus = fixture.corpus(&lines);
     let mut seen = Vec::new();
-    let two = fixture.encoder().encode(&samples, &mut |done| seen.push(done)).unwrap();
-    assert_eq!(seen, (1..=200).collect::<Vec<_>>());
+    let two = fixture.encoder().encode(&corpus, &mut |done, all| seen.push((done, all))).unwrap();
+    assert_eq!(seen, (1..=200).map(|done| (done, 200)).collect::<Vec<_>>());
     let one = Encoder { threads: 1, ..fixture.encoder() };
-    assert_eq!(one.encode(&samples, &mut |_| ()).unwrap(), two);
+    assert_eq!(encode(&one, &corpus).unwrap(), two);
 }
 
 #[test]
@@ -280,7 +168,7 @@ fn the_quickstart_data_encodes() {
     let template = ChatTemplate::from_gguf(file.metadata()).unwrap();
     let data: PathBuf =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/quickstart/train.jsonl");
-    let samples = data::read(&[data]).unwrap();
+    let corpus = Corpus::open(&[Source::new(data)]).unwrap();
     let encoder = Encoder {
         tokenizer: &tokenizer,
         template: Some(&template),
@@ -289,9 +177,9 @@ fn the_quickstart_data_encodes() {
         too_long: TooLong::Refuse,
         threads: 2,
     };
-    let dataset = encoder.encode(&samples, &mut |_| ()).unwrap();
+    let dataset = encode(&encoder, &corpus).unwrap();
     assert_eq!(dataset.len(), 600);
-    for (index, sample) in samples.iter().enumerate() {
+    for (index, sample) in corpus.samples().unwrap().iter().enumerate() {
         let data::Content::Messages { messages, .. } = &sample.content else { panic!() };
         let said = messages.last().unwrap()["content"].as_str().unwrap();
         let learnt = tokenizer.decode(&learnt(&dataset, index), false).unwrap();

@@ -1,12 +1,12 @@
 //! Files that appear whole or not at all, and folders whose entries are durable: write beside the target, sync, rename.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tempfile::NamedTempFile;
 
 use crate::error::{RecordError, io};
 
@@ -30,8 +30,12 @@ pub fn sync_folder(folder: &Path) -> Result<(), RecordError> {
 /// [`RecordError::Io`].
 pub fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), RecordError> {
     let path = folder.join(name);
-    let mut staged =
-        NamedTempFile::with_prefix_in(WRITING, folder).map_err(io("create a file in", folder))?;
+    // Temporary files are private by default; these become ordinary files, so the umask decides.
+    let mut staged = tempfile::Builder::new()
+        .prefix(WRITING)
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(folder)
+        .map_err(io("create a file in", folder))?;
     staged.write_all(bytes).map_err(io("write", &path))?;
     staged.as_file().sync_all().map_err(io("sync", &path))?;
     staged.persist(&path).map_err(|error| io("rename a file to", &path)(error.error))?;
@@ -90,6 +94,16 @@ mod tests {
             assert_eq!(read_json::<i32>(&folder.path().join("a.json")).unwrap(), value);
         }
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn files_are_as_readable_as_any_other() {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), "ours", b"x").unwrap();
+        fs::write(folder.path().join("plain"), b"x").unwrap();
+        let mode =
+            |name: &str| fs::metadata(folder.path().join(name)).unwrap().permissions().mode();
+        assert_eq!(mode("ours"), mode("plain"));
     }
 
     #[test]

@@ -222,6 +222,9 @@ pub struct DataRecord {
     pub report: Value,
     /// How the first epoch fills its micro-batches.
     pub packing: Value,
+    /// Hash of which samples each step sees.
+    #[serde(default)]
+    pub order: String,
     /// What the encode cache did.
     pub cache: Value,
     /// Samples held out for evaluation, and how they were chosen.

@@ -1,6 +1,6 @@
 //! From samples to the engine's micro-batches, and per-token values back.
 
-use data::{Packing, pack};
+use data::{Arrangement, Packing, pack};
 use engine::{Engine, EngineError, INACTIVE, MicroBatch, Sequence};
 
 use crate::store::Sample;
@@ -23,7 +23,8 @@ impl Packed {
             (0..samples.len()).filter(|&i| !samples[i].ids.is_empty() && wanted(i)).collect();
         let lengths: Vec<usize> =
             samples.iter().map(|s| s.prompt_ids.len() + s.ids.len()).collect();
-        let packing = Packing { tokens, sequences, accumulation: 1, seed: 0 };
+        let arrangement = Arrangement::Shuffled;
+        let packing = Packing { tokens, sequences, accumulation: 1, seed: 0, arrangement };
         Packed { micro_batches: pack(&order, &lengths, &packing) }
     }
 

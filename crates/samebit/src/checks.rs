@@ -27,6 +27,7 @@ pub(crate) fn run(tuning: &Tuning, engine: &mut Engine<'_>, options: Options) ->
         settings(tuning),
         adapters(engine),
         supervised(tuning),
+        cache(tuning),
         git(&tuning.surroundings.git, options.allow_dirty),
         disk(tuning, engine)?,
         memory(tuning),
@@ -87,6 +88,18 @@ fn supervised(tuning: &Tuning) -> Gate {
         format!("{sum} of {tokens} in {} samples; {zero} samples have none", data.len()),
         "samples without supervised tokens teach nothing: look at their roles and `train` flags",
     )
+}
+
+/// What the encode cache did; it is keyed by the meaning of what it holds.
+fn cache(tuning: &Tuning) -> Gate {
+    let name = "encode cache";
+    let outcome = &tuning.surroundings.cache;
+    let text = |key: &str| outcome[key].as_str().unwrap_or_default().to_owned();
+    let (state, key) = (text("state"), text("key"));
+    if key.is_empty() {
+        return Gate::skipped(name, "the data was encoded without one");
+    }
+    Gate::ok(name, format!("{state}, key {key:.16}"))
 }
 
 /// The state of the working directory: what runs must be known afterwards.

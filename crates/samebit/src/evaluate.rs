@@ -1,7 +1,8 @@
 //! Exact match of completions on held-out chats, several sequences at once.
 
 use crate::progress;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use data::Content;
 use engine::{Engine, Sampling};
 use rollout::{Completion, Ending, Event, Request, Scheduler, Stops};
 use serde::Serialize;
@@ -36,11 +37,12 @@ pub(crate) fn items(
     template: &ChatTemplate,
 ) -> Result<Vec<Item>> {
     let read = |line: &str| -> Result<Item> {
-        let sample: Value = serde_json::from_str(line)?;
-        let messages = sample["messages"].as_array().context("no list `messages`")?;
+        let Content::Messages { messages, tools } = Content::from_json(line)? else {
+            bail!("no `messages`");
+        };
         let (answer, asked) = messages.split_last().context("no message")?;
         let content = |m: &Value| m["content"].as_str().map(str::to_string).context("no content");
-        let text = template.render(asked, None, true, &Map::new())?;
+        let text = template.render(asked, tools.as_ref(), true, &Map::new())?;
         Ok(Item {
             prompt: tokenizer.encode(&text, false)?,
             question: content(asked.last().context("no question")?)?,

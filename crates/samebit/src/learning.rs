@@ -13,6 +13,7 @@ use rl::{
     Data, Engines, Method, Observer, Outcome, Pair, Prompt, Prompts, Resolved, RlSettings, Run,
     read_pairs, read_prompts,
 };
+use std::path::PathBuf;
 use std::sync::Mutex;
 use text::Tokenizer;
 use train::{Facts, Requested};
@@ -36,6 +37,19 @@ pub(crate) struct Learning {
     roller: Option<Job>,
 }
 
+/// The data files. Prompts are drawn by step, so a weight of a source would be ignored.
+fn files(resolved: &Resolved) -> Result<Vec<PathBuf>> {
+    let sources = resolved.train.sources();
+    if let Some(source) = sources.iter().find(|source| source.weight != 1.0) {
+        bail!(
+            "`data`: {} has the weight {}, which reinforcement learning does not read; leave it out",
+            source.path.display(),
+            source.weight
+        );
+    }
+    Ok(sources.into_iter().map(|source| source.path).collect())
+}
+
 impl Learning {
     /// Resolves settings, reads the data and plans; nothing large is allocated.
     pub(crate) fn new(requested: Requested<RlSettings>, model: Model) -> Result<Learning> {
@@ -50,7 +64,7 @@ impl Learning {
             max_length: resolved.train.max_length.value,
         };
         let (mut prompts, mut eval, mut pairs) = (vec![], vec![], vec![]);
-        let files = &resolved.train.data.value;
+        let files = &files(&resolved)?;
         match &resolved.method {
             Method::Grpo(g) => {
                 prompts = read_prompts(files, &encoder, g.max_tokens.value)?;

@@ -4,7 +4,9 @@ mod base;
 mod checks;
 mod commands;
 mod completion;
+mod data_report;
 mod device;
+mod encoding;
 mod evaluate;
 mod infer;
 mod learning;
@@ -14,7 +16,9 @@ mod output;
 mod plan;
 mod progress;
 mod prompts;
+mod sample_view;
 mod serving;
+mod text_hashes;
 mod tuning;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -37,6 +41,10 @@ struct Cli {
 enum Command {
     /// Say what a run will cost, before it: parameters, bytes, steps, FLOPs, time
     Plan(commands::plan::Args),
+    /// Show what training would see: lengths, masks, truncation, packing, order, one sample token by token
+    Data(Box<commands::data::Args>),
+    /// List or prune encoded data that is kept for later runs
+    Cache(commands::cache::Args),
     /// Fine-tune a model (LoRA or full)
     Train(Box<commands::train::Args>),
     /// Make the checks before a run, in seconds; takes what `train` takes
@@ -77,6 +85,8 @@ fn main() -> ExitCode {
     let cli = parse();
     let result = match cli.command {
         Command::Plan(args) => commands::plan::run(args),
+        Command::Data(args) => commands::data::run(*args),
+        Command::Cache(args) => commands::cache::run(args),
         Command::Train(args) => commands::train::run(*args),
         Command::Check(args) => commands::check::run(*args),
         Command::Rl(args) => commands::rl::run(*args),

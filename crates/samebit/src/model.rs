@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use formats::{Checkpoint, Dtype, ModelConfig};
 use std::path::Path;
-use text::{ChatTemplate, Tokenizer};
+use text::{ChatTemplate, TextIdentity, Tokenizer};
 use train::Facts;
 
 /// How models are found; part of every command that takes one.
@@ -14,7 +14,7 @@ pub(crate) struct Source {
     /// Use only what is in the cache, never the network
     #[arg(long)]
     pub(crate) offline: bool,
-    /// Folder of downloaded models [default: $SAMEBIT_CACHE, or samebit in the user's cache folder]
+    /// Folder of downloaded models and encoded data [default: $SAMEBIT_CACHE, or samebit in the user's cache folder]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) cache: Option<std::path::PathBuf>,
 }
@@ -103,6 +103,14 @@ impl Model {
         Ok(match self.checkpoint.gguf_metadata() {
             Some(metadata) => ChatTemplate::from_gguf(metadata)?,
             None => ChatTemplate::from_folder(self.checkpoint.path())?,
+        })
+    }
+
+    /// Hashes of all that decides how text is encoded.
+    pub(crate) fn text_identity(&self) -> Result<TextIdentity> {
+        Ok(match self.checkpoint.gguf_metadata() {
+            Some(metadata) => TextIdentity::of_gguf(metadata),
+            None => TextIdentity::of_folder(self.checkpoint.path())?,
         })
     }
 

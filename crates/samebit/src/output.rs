@@ -33,6 +33,11 @@ pub(crate) fn print(text: &str) -> Result<()> {
     Ok(out.flush()?)
 }
 
+/// Tells on the error stream what the owner must see and what stops nothing.
+pub(crate) fn warn(text: &str) {
+    eprintln!("warning: {text}");
+}
+
 /// A table with aligned columns; the first column is aligned left, the others right, or left in a table of words.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,

@@ -1,13 +1,16 @@
 //! A fine-tuning run from its settings: data, plan, engine, loop, report.
 
 use crate::checks;
+use crate::data_report;
 use crate::device::{self, Compute, Device};
+use crate::encoding::{self, EncodedData};
 use crate::infer;
 use crate::model::{self, Model, Source};
 use crate::output::{Table, duration, thousands};
 use crate::progress;
+use crate::text_hashes;
 use anyhow::{Context, Result, bail};
-use data::{Dataset, Encoder};
+use data::{CacheOutcome, Dataset};
 use engine::{Blueprint, Engine, Exchange, Fit, Fitter, Job};
 use indicatif::ProgressBar;
 use program::keep::{Keep, Level};
@@ -16,7 +19,6 @@ use program::store::heaviest_rank;
 use program::{Graph, Lease, Ledger, Rank, Topology};
 use serde::Serialize;
 use std::io::IsTerminal;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use train::{EvalEvent, Facts, Flow, Observer, Requested, Resolved, Run, StepEvent, Surroundings};
@@ -27,6 +29,10 @@ pub(crate) struct Tuning {
     pub(crate) requested: Requested,
     pub(crate) resolved: Resolved,
     pub(crate) dataset: Dataset,
+    /// How the encode cache served the data.
+    pub(crate) cache: CacheOutcome,
+    /// Bytes of the data files.
+    pub(crate) data_bytes: usize,
     /// Held-out samples, where the settings ask for evaluation.
     pub(crate) evaluation: Option<Dataset>,
     pub(crate) surroundings: Surroundings,
@@ -57,13 +63,20 @@ pub(crate) fn prepare(
     let device = Device::new(&Compute { threads: Some(threads), profile: resolved.profile.value })?;
     let rest = Job { score: resolved.score_shape(), ..rest };
     let (job, blueprints) = plan(&graph, &resolved, rest, &device)?;
-    let (dataset, evaluation) = datasets(&model, &resolved, &graph, quiet)?;
-    let surroundings = Surroundings { device: device.describe(), ..Surroundings::current()? };
+    let Data { dataset, evaluation, cache, bytes: data_bytes } =
+        datasets(&model, &resolved, source, quiet)?;
+    let surroundings = Surroundings {
+        device: device.describe(),
+        cache: serde_json::to_value(&cache)?,
+        ..Surroundings::current()?
+    };
     Ok(Tuning {
         model,
         requested,
         resolved,
         dataset,
+        cache,
+        data_bytes,
         evaluation,
         surroundings,
         device,
@@ -74,22 +87,29 @@ pub(crate) fn prepare(
 }
 
 /// The data, and what is held out of it or given beside it.
-fn datasets(
-    model: &Model,
-    resolved: &Resolved,
-    graph: &Graph,
-    quiet: bool,
-) -> Result<(Dataset, Option<Dataset>)> {
-    let whole = encode(model, resolved, &resolved.data.value, graph, quiet)?;
-    if let Some(files) = &resolved.eval {
-        let held_out = encode(model, resolved, &files.value, graph, quiet)?;
-        return Ok((whole, Some(held_out)));
-    }
-    let Some(fraction) = &resolved.eval_fraction else { return Ok((whole, None)) };
-    let split = train::held_out(whole.len(), fraction.value, resolved.seed.value);
-    let (stay, out) = split
-        .context("eval_fraction: the data has one sample, of which no part can be held out")?;
-    Ok((whole.subset(&stay), Some(whole.subset(&out))))
+struct Data {
+    dataset: Dataset,
+    evaluation: Option<Dataset>,
+    cache: CacheOutcome,
+    bytes: usize,
+}
+
+fn datasets(model: &Model, resolved: &Resolved, source: &Source, quiet: bool) -> Result<Data> {
+    let EncodedData { dataset: whole, cache, bytes } =
+        encoding::encode(model, resolved, &resolved.sources(), source, quiet)?;
+    let (dataset, evaluation) = if let Some(files) = &resolved.eval {
+        let files = data::Source::of_files(&files.value);
+        let held_out = encoding::encode(model, resolved, &files, source, quiet)?;
+        (whole, Some(held_out.dataset))
+    } else if let Some(fraction) = &resolved.eval_fraction {
+        let split = train::held_out(whole.len(), fraction.value, resolved.seed.value);
+        let (stay, out) = split
+            .context("eval_fraction: the data has one sample, of which no part can be held out")?;
+        (whole.subset(&stay), Some(whole.subset(&out)))
+    } else {
+        (whole, None)
+    };
+    Ok(Data { dataset, evaluation, cache, bytes })
 }
 
 /// The fastest keep set within the lease of each rank, or a refusal with what would fit.
@@ -135,32 +155,6 @@ fn plan(
     Ok((job, blueprints))
 }
 
-fn encode(
-    model: &Model,
-    resolved: &Resolved,
-    files: &[PathBuf],
-    graph: &Graph,
-    quiet: bool,
-) -> Result<Dataset> {
-    let samples = data::read(files)?;
-    let tokenizer = model.tokenizer()?;
-    let needs_template =
-        samples.iter().any(|sample| sample.content.shape() == data::Shape::Messages);
-    let template = needs_template.then(|| model.template()).transpose()?;
-    let encoder = Encoder {
-        tokenizer: &tokenizer,
-        template: template.as_ref(),
-        vocab: graph.vocab,
-        threads: resolved.threads.value,
-        max_length: resolved.max_length.value,
-        too_long: resolved.too_long(),
-    };
-    let bar = progress::count("encoding", samples.len() as u64, quiet);
-    let dataset = encoder.encode(&samples, &mut |done| bar.set_position(done as u64))?;
-    bar.finish_and_clear();
-    Ok(dataset)
-}
-
 impl Tuning {
     /// Allocates what was planned for the first rank and loads the base weights.
     pub(crate) fn engine(&self, quiet: bool) -> Result<Engine<'static>> {
@@ -196,7 +190,9 @@ impl Tuning {
     ) -> Result<Surroundings> {
         let checks = checks::run(self, engine, options)?;
         checks::refuse_failed(&checks)?;
-        Ok(Surroundings { checks, ..self.surroundings.clone() })
+        let mut surroundings = Surroundings { checks, ..self.surroundings.clone() };
+        surroundings.hashes.extend(text_hashes::of(&self.model)?);
+        Ok(surroundings)
     }
 
     /// The run of an engine of [`Tuning::engine`]; `extra_files` go beside the weights of a tuned model.
@@ -221,12 +217,13 @@ impl Tuning {
     /// What will run, in a few lines.
     pub(crate) fn summary(&self) -> Result<String> {
         let r = &self.resolved;
-        let report = self.dataset.report();
+        let report = self.dataset.report().total;
         let schedule = r.schedule(&self.dataset)?;
         let keep = self.job.train.map_or(String::new(), |t| t.keep.to_string());
         Ok(format!(
             "{} · {} trained of {} parameters · {}\n\
              data: {} samples, {} tokens, {} learnt · {} steps of {} × {} tokens\n\
+             {}\n\
              plan: {}{} ({keep})\n",
             self.model.identity,
             thousands(self.graph.trainable_elements()),
@@ -238,6 +235,7 @@ impl Tuning {
             schedule.steps(),
             r.accumulation.value,
             thousands(r.micro_tokens.value),
+            data_report::cache(&self.cache, self.data_bytes),
             Bytes(self.planned_bytes()),
             ranks_text(&r.topology()),
         ))

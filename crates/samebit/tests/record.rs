@@ -290,3 +290,20 @@ fn a_run_is_resumed_by_its_folder_alone_from_anywhere() {
     let both = samebit(&["train", "--resume", &bench.arg("broken"), "--out", "x"]);
     both.refused(&["leave --config and --out out"]);
 }
+
+#[test]
+fn a_changed_template_is_refused_by_name_even_where_it_renders_alike() {
+    let bench = bench();
+    train(&bench, "run", &[]).report();
+    let path = bench.path("run/record.json");
+    let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    record["status"] = json!({"state": "running"});
+    fs::write(&path, record.to_string()).unwrap();
+    bench.write("model/chat_template.jinja", format!("{}{{# a note #}}", common::TEMPLATE));
+    let resume = |more: &[&str]| {
+        samebit(&[&["train", "--json", "--resume", &bench.arg("run")][..], more].concat())
+    };
+    resume(&[]).refused(&["template (hash) was", "--allow-changed template"]);
+    resume(&["--allow-changed", "data"]).refused(&["template (hash) was"]);
+    resume(&["--allow-changed", "template"]).report();
+}

@@ -75,8 +75,7 @@ fn steps(bench: &Bench, out: &str) -> Vec<Value> {
 }
 
 /// Everything that a loss may have, under a truncated policy.
-const EVERYTHING: &str =
-    "updates = 2\nkl_coef = 0.05\nentropy_coef = 0.01\ntop_p = 0.9\ntemperature = 0.8\n";
+const EVERYTHING: &str = "kl_coef = 0.05\nentropy_coef = 0.01\ntop_p = 0.9\ntemperature = 0.8\n";
 
 #[test]
 fn log_probs_never_differ_and_every_step_replays() {
@@ -87,12 +86,9 @@ fn log_probs_never_differ_and_every_step_replays() {
     for event in &events {
         assert_eq!(event["differing_bytes"], 0);
         assert!(event["compared"].as_u64().unwrap() > 12, "{event}");
-        assert_eq!(event["updates"], 2, "{event}");
+        assert_eq!(event["updates"], 1, "{event}");
         assert!(event["entropy"].as_f64().unwrap() > 0.0);
     }
-    // Before the first update of the run nothing has moved.
-    let reference = &events[0]["measured"];
-    assert!(reference["ratio_max"].as_f64().unwrap() > 1.0, "the second update's ratios");
     assert!(bench.path("run/adapter/adapter_config.json").exists());
     let html = fs::read_to_string(bench.path("run/report.html")).unwrap();
     assert!(html.contains("<svg") && html.contains("Reward"), "{html}");
@@ -133,6 +129,22 @@ fn the_first_update_of_a_step_has_ratio_one() {
             }
         }
     }
+}
+
+#[test]
+fn later_updates_of_a_step_have_other_ratios() {
+    let bench = bench();
+    let more = "updates = 3\nkl_coef = 0.05\nkl_in = \"reward\"\nkl_estimator = \"k1\"\nentropy_coef = 0.01\n";
+    run(&grpo(&bench, "run", more), &[]).report();
+    for event in steps(&bench, "run") {
+        assert_eq!(event["updates"], 3, "{event}");
+        assert!(event["measured"]["ratio_max"].as_f64().unwrap() > 1.0, "{event}");
+        assert!(event["reward_kl"].is_number(), "{event}");
+    }
+    let last = samebit(&["replay", "--json", &bench.arg("run"), "4"]).report();
+    assert_eq!((&last["updates"], &last["differing_coefficient_bytes"]), (&json!(3), &json!(0)));
+    let truncated = grpo(&bench, "no", "updates = 2\ntop_k = 5\n");
+    run(&truncated, &[]).refused(&["`updates` is 2", "top_k"]);
 }
 
 #[test]
@@ -231,6 +243,7 @@ fn bad_settings_and_prompts_are_named() {
     run(&grpo(&bench, "c", ""), &[]).refused(&["prompts.jsonl, line 2", "`prompt`"]);
     bench.write("prompts.jsonl", json!({"prompt": "cab".repeat(9)}).to_string());
     run(&grpo(&bench, "d", ""), &[]).refused(&["line 1", "max_length"]);
+    bench.write("prompts.jsonl", json!({"prompt": "cab"}).to_string());
     run(&grpo(&bench, "e", "memory = \"64KiB\"\n"), &[]).refused(&["do not fit"]);
     let schema = samebit(&["rl", "--schema"]).report();
     assert!(schema["properties"]["group"]["description"].is_string(), "{schema}");

@@ -35,20 +35,21 @@ impl ChatTemplate {
 }
 
 impl Supervised {
-    /// Encodes the text, with a flag per id: set where the id's bytes lie in a span.
+    /// Encodes the text, with a flag per id: set where the id's bytes lie in a span. The ids before each span are those
+    /// of the prompt that generation would encode.
     ///
     /// # Errors
-    /// [`MaskError::TokenAcrossEdge`] or [`MaskError::Tokenizer`].
+    /// [`MaskError::TokenAcrossEdge`], [`MaskError::PromptIds`] or [`MaskError::Tokenizer`].
     pub fn encode(&self, tokenizer: &Tokenizer) -> Result<Encoded, MaskError> {
         let Spelled { ids, ranges } = tokenizer.encode_with_ranges(&self.text)?;
         let mut supervised = Vec::with_capacity(ids.len());
         // Tokens and spans both ascend, so one pass over the spans serves all tokens.
         let mut spans = self.spans.iter().peekable();
-        for range in ranges {
+        for range in &ranges {
             while spans.next_if(|span| span.end <= range.start).is_some() {}
             let flag = match spans.peek() {
                 None => false,
-                Some(span) => inside(&range, span).map_err(|edge| MaskError::TokenAcrossEdge {
+                Some(span) => inside(range, span).map_err(|edge| MaskError::TokenAcrossEdge {
                     token: self.text.get(range.clone()).unwrap_or_default().to_owned(),
                     range: range.clone(),
                     edge,
@@ -56,7 +57,26 @@ impl Supervised {
             };
             supervised.push(flag);
         }
+        for span in &self.spans {
+            self.check_prompt(tokenizer, &ids, &ranges, span.start)?;
+        }
         Ok(Encoded { ids, supervised })
+    }
+
+    /// Checks that the text before byte `start` has the same ids alone. A special token parts the text before anything
+    /// else does, so it is enough to encode again from the last of them on.
+    fn check_prompt(
+        &self,
+        tokenizer: &Tokenizer,
+        ids: &[u32],
+        ranges: &[Range<usize>],
+        start: usize,
+    ) -> Result<(), MaskError> {
+        let end = ranges.partition_point(|range| range.end <= start);
+        let from = ids[..end].iter().rposition(|&id| tokenizer.is_special(id)).unwrap_or(0);
+        let byte = ranges.get(from).map_or(0, |range| range.start).min(start);
+        let alone = tokenizer.encode(&self.text[byte..start], false)?;
+        if alone == ids[from..end] { Ok(()) } else { Err(MaskError::PromptIds { byte: start }) }
     }
 }
 

@@ -265,6 +265,18 @@ pub enum TemplateError {
         /// The role.
         role: String,
     },
+    /// A message that is not an assistant's is to be learnt.
+    #[error("message {index} has `train: true` and is not the assistant's; only those are learnt")]
+    TrainRole {
+        /// Its position, from 0.
+        index: usize,
+    },
+    /// `train` is neither true nor false.
+    #[error("message {index}: `train` must be true or false")]
+    TrainType {
+        /// Its position, from 0.
+        index: usize,
+    },
     /// The tools are not a list of objects.
     #[error("`tools` must be a list of JSON objects")]
     Tools,
@@ -295,6 +307,20 @@ pub enum MaskError {
     /// Nothing would be learnt from it.
     #[error("the conversation has no assistant message, so nothing of it can be trained on")]
     NoAssistant,
+    /// Every assistant message is marked `train: false`.
+    #[error("every assistant message has `train: false`, so nothing of the conversation is learnt")]
+    NoneTrained,
+    /// Some messages are marked `train: false`, and the template's blocks do not tell which text is whose.
+    #[error(
+        "`train: false` needs one generation block for each assistant message, and the template rendered {blocks} for \
+         {assistants}"
+    )]
+    Blocks {
+        /// Blocks with text.
+        blocks: usize,
+        /// Assistant messages.
+        assistants: usize,
+    },
     /// The template has `{% generation %}` blocks, but none of them was rendered.
     #[error("the template's generation blocks rendered no text for this conversation")]
     NoGeneration,
@@ -318,12 +344,21 @@ pub enum MaskError {
     /// An assistant's turn reads otherwise once later messages follow it.
     #[error(
         "the template rewrites assistant message {index} when messages follow it (first difference at byte {byte}); \
-         train on conversations that end with it, or use a template with {{% generation %}} blocks"
+         give it `train: false`, end the conversation with it, or use a template with {{% generation %}} blocks"
     )]
     RewritesTurn {
         /// The assistant message, from 0.
         index: usize,
         /// Where the two renderings part, in bytes.
+        byte: usize,
+    },
+    /// What stands before an assistant's turn has other ids alone than with the turn after it.
+    #[error(
+        "the text before the assistant's turn at byte {byte} has other token ids alone than with the turn after it, so \
+         training would see another prompt than generation; remove white space at the start of that message"
+    )]
+    PromptIds {
+        /// Where the turn begins, in bytes.
         byte: usize,
     },
     /// One token holds bytes of the assistant and of something else.

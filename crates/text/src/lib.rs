@@ -4,6 +4,7 @@
 //! - [`StreamDecoder`]: ids to text one at a time, never cutting a character.
 //! - [`ChatTemplate`]: messages to text through the model's own Jinja template, byte-equal to transformers.
 //! - [`ChatTemplate::encode_with_mask`]: messages to ids, and which of them an assistant said.
+//! - [`TextIdentity`]: hashes of all that decides how a model encodes text.
 //!
 //! Text is UTF-8 and ranges are in bytes; token ids are `u32`.
 
@@ -13,6 +14,7 @@ mod generation;
 mod gguf;
 mod gguf_bpe;
 mod gguf_spm;
+mod identity;
 mod merge_check;
 mod messages;
 mod pre_tokenizer;
@@ -27,6 +29,7 @@ mod tokenizer;
 
 pub use encoding_mask::Encoded;
 pub use error::{MaskError, TemplateError, TokenizerError};
+pub use identity::TextIdentity;
 pub use messages::ROLES;
 pub use special_tokens::SpecialTokens;
 pub use stream::StreamDecoder;

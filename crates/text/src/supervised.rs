@@ -1,10 +1,11 @@
 //! Which part of a rendered conversation an assistant said.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use serde_json::{Map, Value};
 
-use crate::messages::is_assistant;
+use crate::messages::{is_assistant, is_learnt};
 use crate::{ChatTemplate, MaskError, Tokenizer};
 
 /// A rendered conversation and the part of it that training learns.
@@ -26,13 +27,16 @@ impl ChatTemplate {
     /// special token of `tokenizer` that ends the turn but for white space) belongs to the turn, since the model has to
     /// say it; what the template puts after it does not. A turn without such a marker is kept whole.
     ///
+    /// A message with `train: false` is rendered and not learnt.
+    ///
     /// Each prefix must be a prefix of the whole text, byte for byte: a template that reads a message otherwise once
     /// others follow it (Qwen3 drops the reasoning of earlier turns) trains on other prompts than it serves, and is
-    /// refused.
+    /// refused. A turn that is not learnt may be rewritten: the turns after it see what generation shows them.
     ///
     /// # Errors
-    /// [`MaskError::NoAssistant`], [`MaskError::NoGeneration`], [`MaskError::AssistantFirst`],
-    /// [`MaskError::RewritesPrompt`], [`MaskError::RewritesTurn`], or what [`ChatTemplate::render`] gives.
+    /// [`MaskError::NoAssistant`], [`MaskError::NoneTrained`], [`MaskError::NoGeneration`], [`MaskError::Blocks`],
+    /// [`MaskError::AssistantFirst`], [`MaskError::RewritesPrompt`], [`MaskError::RewritesTurn`], or what
+    /// [`ChatTemplate::render`] gives.
     pub fn render_with_mask(
         &self,
         tokenizer: &Tokenizer,
@@ -44,13 +48,11 @@ impl ChatTemplate {
         if !messages.iter().any(is_assistant) {
             return Err(MaskError::NoAssistant);
         }
+        if !messages.iter().any(is_learnt) {
+            return Err(MaskError::NoneTrained);
+        }
         let spans = if self.has_generation_blocks() {
-            let said = whole.generation.into_iter().filter(|span| !span.is_empty());
-            let said: Vec<_> = said.collect();
-            if said.is_empty() {
-                return Err(MaskError::NoGeneration);
-            }
-            said
+            spans_of_blocks(whole.generation, messages)?
         } else {
             self.spans_by_prefix(tokenizer, messages, tools, extra, &whole.text)?
         };
@@ -66,12 +68,17 @@ impl ChatTemplate {
         whole: &str,
     ) -> Result<Vec<Range<usize>>, MaskError> {
         let mut spans = Vec::new();
-        for index in (0..messages.len()).filter(|&index| is_assistant(&messages[index])) {
+        for index in (0..messages.len()).filter(|&index| is_learnt(&messages[index])) {
             if index == 0 {
                 return Err(MaskError::AssistantFirst);
             }
             let prompt = self.render(&messages[..index], tools, true, extra)?;
-            let to_here = self.render(&messages[..=index], tools, false, extra)?;
+            // The last turn ends where the whole does, which is rendered already.
+            let to_here = if index + 1 == messages.len() {
+                Cow::Borrowed(whole)
+            } else {
+                Cow::Owned(self.render(&messages[..=index], tools, false, extra)?)
+            };
             if let Some(byte) = difference(&prompt, &to_here) {
                 return Err(MaskError::RewritesPrompt { index, byte });
             }
@@ -86,6 +93,26 @@ impl ChatTemplate {
         }
         Ok(spans)
     }
+}
+
+/// The blocks that have text, without those of messages that are not learnt.
+fn spans_of_blocks(
+    blocks: Vec<Range<usize>>,
+    messages: &[Value],
+) -> Result<Vec<Range<usize>>, MaskError> {
+    let said: Vec<Range<usize>> = blocks.into_iter().filter(|block| !block.is_empty()).collect();
+    if said.is_empty() {
+        return Err(MaskError::NoGeneration);
+    }
+    let assistants: Vec<&Value> = messages.iter().filter(|message| is_assistant(message)).collect();
+    if assistants.iter().all(|message| is_learnt(message)) {
+        return Ok(said);
+    }
+    if said.len() != assistants.len() {
+        return Err(MaskError::Blocks { blocks: said.len(), assistants: assistants.len() });
+    }
+    let learnt = said.into_iter().zip(assistants).filter(|(_, message)| is_learnt(message));
+    Ok(learnt.map(|(block, _)| block).collect())
 }
 
 /// The turn without the white space after its end marker; the whole turn where it has no end marker.

@@ -23,6 +23,8 @@ pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     special: SpecialTokens,
     special_texts: Vec<String>,
+    /// Ids of all special tokens, sorted.
+    special_ids: Vec<u32>,
     bos: Option<u32>,
     eos: Option<u32>,
     adds_bos: bool,
@@ -105,17 +107,16 @@ impl Tokenizer {
             .get_ids()
             .first()
             .copied();
-        let mut special_texts: Vec<String> = inner
-            .get_added_tokens_decoder()
-            .into_values()
-            .filter(|token| token.special)
-            .map(|token| token.content)
-            .collect();
+        let added = inner.get_added_tokens_decoder().into_iter();
+        let (mut special_ids, mut special_texts): (Vec<u32>, Vec<String>) =
+            added.filter(|(_, token)| token.special).map(|(id, token)| (id, token.content)).unzip();
+        special_ids.sort_unstable();
         special_texts.sort();
         let vocab_size = inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1);
         Ok(Self {
             special,
             special_texts,
+            special_ids,
             bos,
             eos,
             adds_bos: bos.is_some() && first == bos,
@@ -226,6 +227,11 @@ impl Tokenizer {
     /// The special tokens that have a name, such as `eos_token`.
     pub fn special_tokens(&self) -> &SpecialTokens {
         &self.special
+    }
+
+    /// Whether an id is a special token's.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.special_ids.binary_search(&id).is_ok()
     }
 
     /// Tokens that are matched whole in text, by id, and whether each is special.

@@ -182,3 +182,133 @@ fn a_turn_without_an_end_marker_is_kept_whole() {
     let supervised = mask(&template, &tokenizer, &messages("answered")).unwrap();
     assert_eq!(spans(&supervised), ["4\n\n"]);
 }
+
+/// `messages` with `train: false` at some of them.
+fn untrained(mut messages: Vec<Value>, at: &[usize]) -> Vec<Value> {
+    for &index in at {
+        messages[index]["train"] = json!(false);
+    }
+    messages
+}
+
+#[test]
+fn a_turn_marked_untrained_is_rendered_and_not_learnt() {
+    let (template, tokenizer) = (smollm2_template(), byte_tokenizer());
+    let marked = untrained(messages("multi_turn"), &[1]);
+    let assistants: Vec<usize> =
+        (0..marked.len()).filter(|&i| marked[i]["role"] == "assistant").collect();
+    let first = untrained(messages("multi_turn"), &assistants[..1]);
+    let supervised = mask(&template, &tokenizer, &first).unwrap();
+    assert_eq!(spans(&supervised), ["Goodbye.<|im_end|>"]);
+    let all = mask(&template, &tokenizer, &messages("multi_turn")).unwrap();
+    assert_eq!(supervised.text, all.text, "the template does not see the key");
+    let error = mask(&template, &tokenizer, &untrained(messages("multi_turn"), &assistants));
+    assert!(matches!(error, Err(MaskError::NoneTrained)), "{error:?}");
+}
+
+#[test]
+fn generation_blocks_are_told_apart_where_there_is_one_a_turn() {
+    let golden = common::golden("chat_templates.json");
+    let source = golden["templates"]["construct_generation"]["source"].as_str().unwrap();
+    let tokenizer = byte_tokenizer();
+    let conversation = messages("multi_turn");
+    let first = conversation.iter().position(|m| m["role"] == "assistant").unwrap();
+    let marked = untrained(conversation, &[first]);
+    let supervised = mask(&plain(source), &tokenizer, &marked).unwrap();
+    assert_eq!(json!(spans(&supervised)[0]), golden["generation_texts"][1]);
+    assert_eq!(supervised.spans.len(), 1);
+    let twice = source
+        .replace("{% endgeneration %}", "{% endgeneration %}{% generation %}!{% endgeneration %}");
+    assert_ne!(twice, source);
+    let error = mask(&plain(&twice), &tokenizer, &marked).unwrap_err();
+    assert!(matches!(error, MaskError::Blocks { blocks: 4, assistants: 2 }), "{error}");
+}
+
+#[test]
+fn qwen3_learns_the_last_of_several_turns_when_the_earlier_are_marked() {
+    let Some(folder) = common::tokenizer_folder("the marked turns of qwen3", "qwen3") else {
+        return;
+    };
+    let tokenizer = Tokenizer::from_tokenizer_json(&folder.join("tokenizer.json")).unwrap();
+    let template = ChatTemplate::from_folder(&folder).unwrap();
+    let error = mask(&template, &tokenizer, &messages("multi_turn")).unwrap_err().to_string();
+    assert!(error.contains("`train: false`"), "{error}");
+    let conversation = messages("multi_turn");
+    let first = conversation.iter().position(|m| m["role"] == "assistant").unwrap();
+    let encoded = template
+        .encode_with_mask(&tokenizer, &untrained(conversation, &[first]), None, &Map::new())
+        .unwrap();
+    assert_eq!(learnt(&tokenizer, &encoded), ["<think>\n\n</think>\n\nGoodbye.<|im_end|>"]);
+}
+
+/// The ids before every learnt turn are those that generation makes of the conversation up to it.
+fn assert_prompts_are_generations(
+    name: &str,
+    tokenizer: &Tokenizer,
+    template: &ChatTemplate,
+    messages: &[Value],
+) {
+    let encoded = template.encode_with_mask(tokenizer, messages, None, &Map::new()).unwrap();
+    let starts =
+        (1..encoded.ids.len()).filter(|&i| encoded.supervised[i] && !encoded.supervised[i - 1]);
+    let starts: Vec<usize> = starts.collect();
+    let learnt = (0..messages.len())
+        .filter(|&i| messages[i]["role"] == "assistant" && messages[i]["train"] != false);
+    let learnt: Vec<usize> = learnt.collect();
+    assert_eq!(starts.len(), learnt.len(), "{name}");
+    for (start, index) in starts.into_iter().zip(learnt) {
+        let prompt = template.render(&messages[..index], None, true, &Map::new()).unwrap();
+        let ids = tokenizer.encode(&prompt, false).unwrap();
+        assert_eq!(encoded.ids[..start], ids, "{name}: message {index}");
+        let turn = &encoded.ids[start..];
+        let end = encoded.supervised[start..].iter().position(|&flag| !flag).unwrap_or(turn.len());
+        assert!(tokenizer.is_special(turn[end - 1]), "{name}: the end marker is learnt");
+        assert!(ids.len() < 2 || ids[0] != ids[1], "{name}: one BOS");
+    }
+}
+
+#[test]
+fn training_and_generation_see_the_same_prompt_on_every_real_tokenizer() {
+    for name in ["qwen3", "gemma3", "llama3_1"] {
+        let Some(folder) = common::tokenizer_folder(&format!("the prompts of {name}"), name) else {
+            continue;
+        };
+        let tokenizer = Tokenizer::from_tokenizer_json(&folder.join("tokenizer.json")).unwrap();
+        let template = ChatTemplate::from_folder(&folder).unwrap();
+        for conversation in ["answered", "system", "unicode"] {
+            let messages = messages(conversation);
+            assert_prompts_are_generations(name, &tokenizer, &template, &messages);
+        }
+        let several = messages("multi_turn");
+        let first = several.iter().position(|m| m["role"] == "assistant").unwrap();
+        let marked = if name == "qwen3" { vec![first] } else { vec![] };
+        let several = untrained(several, &marked);
+        assert_prompts_are_generations(name, &tokenizer, &template, &several);
+    }
+    if let Some(file) = common::smollm2("the prompts of SmolLM2") {
+        let tokenizer = Tokenizer::from_gguf(file.metadata()).unwrap();
+        let template = ChatTemplate::from_gguf(file.metadata()).unwrap();
+        for conversation in ["answered", "system", "unicode", "multi_turn"] {
+            let messages = messages(conversation);
+            assert_prompts_are_generations("smollm2", &tokenizer, &template, &messages);
+        }
+    }
+}
+
+/// GPT-2's pieces hold two line feeds together only where no word follows them, so a prompt that ends with two is one
+/// token in generation and two in training.
+#[test]
+fn a_prompt_with_other_ids_alone_is_refused() {
+    let template = plain(
+        "{% for m in messages %}{{ m.role }}:\n\n{{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}assistant:\n\n{% endif %}",
+    );
+    let tokenizer = byte_tokenizer();
+    let error = template
+        .encode_with_mask(&tokenizer, &messages("answered"), None, &Map::new())
+        .unwrap_err();
+    assert!(matches!(error, MaskError::PromptIds { .. }), "{error}");
+    let one = plain(
+        "{% for m in messages %}{{ m.role }}:\n{{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}assistant:\n{% endif %}",
+    );
+    one.encode_with_mask(&tokenizer, &messages("answered"), None, &Map::new()).unwrap();
+}

@@ -49,11 +49,7 @@ pub(crate) fn sum_active(batch: &MicroBatch, logp: &[f32]) -> f64 {
 }
 
 /// Where the sample comes from that has a row of a micro-batch.
-pub(crate) fn origin_of_row<'a>(
-    dataset: &'a Dataset,
-    samples: &[usize],
-    row: usize,
-) -> Option<&'a Origin> {
+pub(crate) fn origin_of_row(dataset: &Dataset, samples: &[usize], row: usize) -> Option<Origin> {
     let mut end = 0;
     let found = samples.iter().find(|&&index| {
         end += dataset.sample(index).ids.len();

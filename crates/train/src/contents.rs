@@ -20,10 +20,12 @@ use crate::run::Run;
 use crate::settings::{Requested, Resolved};
 
 /// Settings that a resumed run may have otherwise: they change no bit of it.
-const FREE: [&str; 12] = [
+const FREE: [&str; 14] = [
     "out",
     "data",
     "eval",
+    "encode_cache",
+    "encode_cache_limit",
     "save_every",
     "save_every_minutes",
     "keep_checkpoints",
@@ -164,6 +166,7 @@ fn data(run: &Run<'_, '_>, schedule: &Schedule) -> DataRecord {
         supervised,
         report: value_of(run.dataset.report()),
         packing: value_of(&schedule.report(0)),
+        order: schedule.clone().identity(),
         cache: run.surroundings.cache.clone(),
         evaluation,
     }

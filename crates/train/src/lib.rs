@@ -31,7 +31,8 @@ pub use product::{adapter as write_adapter, model as write_model};
 pub use run::{Outcome, Run, Space};
 pub use run_folder::{CHECKPOINTS, RunError};
 pub use settings::{
-    Chosen, Facts, Mode, Profile, Requested, Resolved, ScheduleKind, Settings, SettingsError, Size,
-    Source, TooLongPolicy, WeightType, default_sequences, settings_from_toml,
+    Chosen, DataSource, Facts, Mode, OrderKind, Profile, Requested, Resolved, ScheduleKind,
+    Settings, SettingsError, Size, Source, TooLongPolicy, WeightType, default_sequences,
+    settings_from_toml,
 };
 pub use surroundings::Surroundings;

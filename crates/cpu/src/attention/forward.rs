@@ -206,6 +206,11 @@ impl Kernel for Tile<'_> {
                 self.begin_span::<V>();
                 let end = blocks.end.min((span + 1) * SPAN);
                 for block in blocks.start.max(span * SPAN)..end {
+                    // With few queries a block is read for the first time here, and
+                    // reading it is most of the work.
+                    if self.count < ROWS && block + 1 < blocks.end {
+                        self.ask_for_block::<V>(block + 1, keys);
+                    }
                     self.block::<V>(block, keys);
                 }
                 if spans > 1 {
@@ -272,6 +277,24 @@ impl Tile<'_> {
             let acc = self.scratch.add(self.layout.rows);
             for at in 0..rows * padded / LANES {
                 V::zero().store(acc.add(at * LANES));
+            }
+        }
+    }
+
+    /// Brings the rows of a block nearer while the one before is computed.
+    #[inline(always)]
+    unsafe fn ask_for_block<V: Vector>(&self, block: usize, keys: usize) {
+        let Forward { heads, k, v, .. } = *self.input;
+        let count = (keys - block * BLOCK).min(BLOCK);
+        let row = self.input.blocks.first_row(self.segment, block);
+        for rows in [k, v] {
+            let first = row * rows.row_stride + self.head * heads.dim;
+            for i in 0..count {
+                for d in (0..heads.dim).step_by(LANES) {
+                    let at = rows.data.as_ptr().wrapping_add(first + i * rows.row_stride + d);
+                    // SAFETY: a prefetch never faults.
+                    unsafe { V::prefetch_far(at.cast()) };
+                }
             }
         }
     }

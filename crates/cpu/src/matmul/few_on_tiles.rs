@@ -8,6 +8,7 @@
 
 use super::pack::{Packing, pack};
 use super::pieces::{Begin, Piece, Pieces};
+use super::steps::Steps;
 use super::task::Job;
 use super::thin::transpose;
 use super::tiles::{Left, finish, target};
@@ -34,7 +35,6 @@ pub(super) fn serves(product: &Product<'_>) -> bool {
 pub(super) unsafe fn run<V: Vector, W: Words>(job: &Job<'_, W>) {
     let pieces = Pieces::of::<W>(job.product, 0, usize::MAX);
     let pieces = pieces.as_slice();
-    let (col, cols) = job.split.skinny_task(job.task);
     // SAFETY: the scratch memory was sized by the split.
     unsafe {
         configure();
@@ -46,8 +46,8 @@ pub(super) unsafe fn run<V: Vector, W: Words>(job: &Job<'_, W>) {
         }
         let panel = job.scratch.add(job.split.b_at());
         let state = job.scratch.add(job.split.state_at());
-        for c in (0..cols).step_by(SIDE) {
-            let rows = (col + c, SIDE.min(cols - c));
+        let mut steps = Steps::of(job);
+        while let Some((rows, _)) = steps.take() {
             group::<V, W>(job, pieces, rows, right, panel, state);
             let sums = state.add(WORDS);
             transpose::<V>(sums);

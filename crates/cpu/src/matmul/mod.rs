@@ -39,6 +39,7 @@ mod pieces;
 mod problem;
 pub mod reference;
 mod skinny;
+mod steps;
 mod task;
 mod thin;
 mod tile;
@@ -147,7 +148,7 @@ fn run<W: Words>(
         skinny::serves(product) && !W::FLUSHES && isa.serves_few_rows()
     };
     let (way, tasks) = if few_rows {
-        (Way::FewRows, split.skinny_tasks())
+        (Way::FewRows, split.skinny_ranges())
     } else if isa == Isa::Avx512 && thin::serves::<W>(product) {
         (Way::Thin, thin::tasks(product))
     } else {
@@ -155,17 +156,18 @@ fn run<W: Words>(
     };
     context.note(isa, W::NAME, way as u8);
     let raw = out.raw();
-    let scratch = Shared(scratch::align(workspace));
+    let parts = Shared(scratch::align(workspace));
     for thread in 0..context.threads() {
         // SAFETY: the workspace holds one aligned part for each thread.
-        let part = unsafe { scratch.get().add(thread * split.floats_per_thread()) };
-        // SAFETY: a part is longer than its header. Zeros say that it holds no block.
+        let part = unsafe { parts.get().add(thread * split.floats_per_thread()) };
+        // SAFETY: a part is longer than its header. Zeros say that it holds no block and
+        // that nothing of its thread's range has been taken.
         unsafe { part.write_bytes(0, HEADER) };
     }
     context.for_each(tasks, |thread, task| {
         // SAFETY: the workspace holds one aligned part for each thread.
-        let scratch = unsafe { scratch.get().add(thread * split.floats_per_thread()) };
-        let job = Job::<W>::new(product, raw, split, scratch, task, way);
+        let scratch = unsafe { parts.get().add(thread * split.floats_per_thread()) };
+        let job = Job::<W>::new(product, raw, split, (parts.get(), scratch), task, way);
         // SAFETY: operands, output and scratch were checked against the shape by
         // `matmul`; tasks write disjoint outputs, threads use their own scratch.
         unsafe { dispatch(isa, job) };

@@ -9,6 +9,8 @@
 //! with 2 MiB pages that reads as fast as a plain sum over the same bytes, 14 GB/s a
 //! thread; asking for what the blocks need in the order in which they need it, or 32
 //! rows at a time, stays at 10.
+//!
+//! Who computes which rows is [`super::steps`].
 
 // Constant indices keep register tiles in registers.
 #![allow(clippy::needless_range_loop)]
@@ -16,6 +18,7 @@
 use super::Product;
 use super::pack::{Packing, block_units, doubled, is_whole, load_part, load_whole, pack, unit_of};
 use super::pieces::{Piece, Pieces};
+use super::steps::Steps;
 use super::task::Job;
 use super::tile::{begin, end};
 use super::words::Words;
@@ -50,7 +53,6 @@ pub(super) unsafe fn run<V: Vector, W: Words>(job: &Job<'_, W>) {
     let pieces = pieces.as_slice();
     let units: usize = pieces.iter().map(|piece| piece.units).sum();
     let rows = job.product.m;
-    let (col, cols) = job.split.skinny_task(job.task);
     // SAFETY: the scratch memory was sized by the split.
     unsafe {
         let a = job.scratch.add(job.split.a_at());
@@ -63,16 +65,14 @@ pub(super) unsafe fn run<V: Vector, W: Words>(job: &Job<'_, W>) {
                 row += group(row, rows);
             }
         }
-        let mut c = 0;
-        while c < cols {
-            let j = (col + c, LANES.min(cols - c));
+        let mut steps = Steps::of(job);
+        while let Some((j, next)) = steps.take() {
             let mut row = 0;
             while row < rows {
-                let more = row == 0 && c + LANES < cols;
+                let more = row == 0 && next;
                 strip::<V, W>(job, pieces, a.add(row * units), row, j, more);
                 row += group(row, rows);
             }
-            c += LANES;
         }
     }
 }

@@ -28,6 +28,8 @@ pub(super) struct Job<'a, W> {
     pub(super) split: Split,
     /// The thread's own scratch memory.
     pub(super) scratch: *mut f32,
+    /// The scratch memory of thread 0; those of the others follow.
+    pub(super) parts: *mut f32,
     pub(super) task: usize,
     way: Way,
     words: std::marker::PhantomData<W>,
@@ -38,12 +40,12 @@ impl<'a, W: Words> Job<'a, W> {
         product: &'a Product<'a>,
         out: Target,
         split: Split,
-        scratch: *mut f32,
+        (parts, scratch): (*mut f32, *mut f32),
         task: usize,
         way: Way,
     ) -> Self {
         let finish = Finish { out, alpha: product.alpha, init: product.init };
-        Self { product, finish, split, scratch, task, way, words: std::marker::PhantomData }
+        Self { product, finish, split, scratch, parts, task, way, words: std::marker::PhantomData }
     }
 }
 

@@ -36,15 +36,17 @@ pub(super) const LEFT_ROWS: usize = 64;
 const BLOCK_SIDE: usize = 32;
 /// Words that packing may write past the end of a panel.
 const SLACK: usize = 32;
-/// Words before the panels: which block they hold.
+/// Words before the panels: which block they hold, and [`TAKEN_AT`].
 pub(super) const HEADER: usize = 16;
 /// Most rows of A for which rows of B are multiplied straight from memory.
 pub(super) const SKINNY_ROWS_MAX: usize = 32;
 /// Rows of B that one skinny step handles.
-const SKINNY_STEP: usize = 16;
-/// Fewest rows of B worth a skinny task: the first step of a task reads memory that
-/// nobody has asked for ahead.
-const SKINNY_TASK_MIN: usize = 3 * SKINNY_STEP;
+pub(super) const SKINNY_STEP: usize = 16;
+/// Fewest steps worth a thread: the first one reads memory that nobody has asked for
+/// ahead.
+const SKINNY_STEPS_MIN: usize = 3;
+/// Word of a part's header that counts the steps taken from its thread's range.
+pub(super) const TAKEN_AT: usize = 8;
 /// Tasks that each thread should get where the shape allows, to even out.
 const TASKS_PER_THREAD: usize = 4;
 /// Fewest rows worth a task.
@@ -93,7 +95,7 @@ pub(super) struct Split {
     pub(super) k_block: usize,
     pub(super) col_block: usize,
     row_block: usize,
-    skinny_block: usize,
+    skinny_ranges: usize,
 }
 
 impl Split {
@@ -129,12 +131,10 @@ impl Split {
         if k_block < k {
             row_block = row_block.min(CUT_ROW_BLOCK);
         }
-        let skinny_block = n
-            .div_ceil(TASKS_PER_THREAD * threads)
-            .max(SKINNY_TASK_MIN)
-            .next_multiple_of(SKINNY_STEP);
+        let steps = n.div_ceil(SKINNY_STEP);
+        let skinny_ranges = threads.min(steps.div_ceil(SKINNY_STEPS_MIN));
         let slots = stack_slots(leaves.max(1)) + 1;
-        Self { arithmetic, m, n, k, slots, k_block, col_block, row_block, skinny_block }
+        Self { arithmetic, m, n, k, slots, k_block, col_block, row_block, skinny_ranges }
     }
 
     fn row_tasks(&self) -> usize {
@@ -146,9 +146,9 @@ impl Split {
         self.n.div_ceil(self.col_block) * self.row_tasks()
     }
 
-    /// Tasks of the path for few rows.
-    pub(super) fn skinny_tasks(&self) -> usize {
-        self.n.div_ceil(self.skinny_block)
+    /// Ranges of steps that the path for few rows starts from, one a task.
+    pub(super) fn skinny_ranges(&self) -> usize {
+        self.skinny_ranges
     }
 
     /// `(column block, first row, rows)` of a task; neighbours share the columns.
@@ -157,10 +157,11 @@ impl Split {
         (block, row, self.row_block.min(self.m - row))
     }
 
-    /// `(first column, columns)` of a task for few rows.
-    pub(super) fn skinny_task(&self, task: usize) -> (usize, usize) {
-        let first = task * self.skinny_block;
-        (first, self.skinny_block.min(self.n - first))
+    /// Steps of a range, of [`SKINNY_STEP`] columns each but for the last.
+    pub(super) fn skinny_range(&self, range: usize) -> std::ops::Range<usize> {
+        let steps = self.n.div_ceil(SKINNY_STEP);
+        let at = |range: usize| steps * range / self.skinny_ranges;
+        at(range)..at(range + 1)
     }
 
     /// Whether `k` is cut in blocks.
@@ -239,9 +240,9 @@ mod tests {
                     seen += rows * cols;
                 }
                 assert_eq!(seen, m * n);
-                let columns: usize =
-                    (0..split.skinny_tasks()).map(|t| split.skinny_task(t).1).sum();
-                assert_eq!(columns, n);
+                let ranges = (0..split.skinny_ranges()).map(|r| split.skinny_range(r));
+                assert!(ranges.flatten().eq(0..n.div_ceil(SKINNY_STEP)));
+                assert!(split.skinny_ranges() <= threads);
             }
         }
     }

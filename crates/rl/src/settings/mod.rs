@@ -78,7 +78,7 @@ pub struct RlSettings {
     /// Completions of a prompt
     #[arg(long)]
     pub group: Option<usize>,
-    /// Optimizer updates of a step, each over all of its completions
+    /// Optimizer updates of a step, each over all of its completions; 1 with top_k or top_p
     #[arg(long)]
     pub updates: Option<usize>,
     /// Most tokens of a completion
@@ -242,6 +242,7 @@ mod tests {
             "group = 1",
             "prompts = 0",
             "updates = 0",
+            "updates = 2\ntop_p = 0.9",
             "max_tokens = 0",
             "temperature = 0.0",
             "temperature = -1.0",

@@ -487,6 +487,10 @@ fn check_grpo(
         let needed = format!("at least {least}, at most 2^20");
         r.within(key, value, (least..=COUNT_LIMIT).contains(&value), &needed)?;
     }
+    let whole = g.top_k.value == 0 && g.top_p.value == 1.0;
+    // Kept candidates are said by logits of the policy that generated: after an update they are others.
+    let needed = "1 with top_k or top_p: after an update a token has no kept candidates of its own";
+    r.within("updates", g.updates.value, whole || g.updates.value == 1, needed)?;
     let (longest, tokens) = (train.max_length.value, g.max_tokens.value);
     let needed =
         format!("at least 1, less than max_length ({longest}), which holds the prompt too");

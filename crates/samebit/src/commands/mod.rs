@@ -3,8 +3,10 @@
 pub(crate) mod annotate;
 pub(crate) mod bench;
 pub(crate) mod bench_topology;
+pub(crate) mod cache;
 pub(crate) mod chat;
 pub(crate) mod check;
+pub(crate) mod data;
 pub(crate) mod diff;
 pub(crate) mod export;
 pub(crate) mod generate;

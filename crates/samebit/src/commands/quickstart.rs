@@ -170,7 +170,7 @@ fn exact(answers: &[Answer]) -> usize {
 fn settings(args: &Args, out: &Path, data: PathBuf) -> Settings {
     Settings {
         model: Some(MODEL.into()),
-        data: Some(vec![data]),
+        data: Some(vec![data.into()]),
         out: Some(out.to_owned()),
         rank: Some(16),
         alpha: Some(32.0),

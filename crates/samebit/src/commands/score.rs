@@ -6,6 +6,7 @@ use crate::infer::{self, Setup};
 use crate::model;
 use crate::output::{self, Table};
 use anyhow::{Context, Result, bail};
+use data::Content;
 use engine::{Job, MicroBatch, Sequence};
 use serde::Serialize;
 use std::io::Read;
@@ -122,15 +123,13 @@ fn input(model: &model::Model, input: &Input) -> Result<(Vec<u32>, Vec<bool>, Op
         return Ok((ids, scored, Some(tokenizer)));
     }
     let file = input.chat.as_deref().context("no input")?;
-    let sample: serde_json::Value = serde_json::from_str(&read(file)?)
-        .with_context(|| format!("{}: not JSON", file.display()))?;
-    let messages = sample["messages"]
-        .as_array()
-        .with_context(|| format!("{}: no list `messages`", file.display()))?;
-    let tools = sample.get("tools");
+    let content = Content::from_json(&read(file)?).with_context(|| file.display().to_string())?;
+    let Content::Messages { messages, tools } = content else {
+        bail!("{}: no `messages`; for other text there is --text", file.display());
+    };
     let encoded = model
         .template()?
-        .encode_with_mask(&tokenizer, messages, tools, &serde_json::Map::new())
+        .encode_with_mask(&tokenizer, &messages, tools.as_ref(), &serde_json::Map::new())
         .with_context(|| file.display().to_string())?;
     Ok((encoded.ids, encoded.supervised, Some(tokenizer)))
 }

@@ -6,6 +6,7 @@ use crate::model::Source;
 use crate::output;
 use crate::tuning::{self, Bar, MemoryReport, Tuning};
 use anyhow::{Context, Result, anyhow, bail};
+use data::CacheOutcome;
 use engine::{Exchange, Job};
 use fabric::{Cause, RunError, Seat, World};
 use program::Topology;
@@ -65,7 +66,8 @@ impl Args {
         let folder = std::path::absolute(run)?;
         let record = Record::read(&folder)?;
         let mut flags = self.settings.clone();
-        for path in [&mut flags.data, &mut flags.eval].into_iter().flatten().flatten() {
+        let data = flags.data.iter_mut().flatten().map(|source| &mut source.path);
+        for path in data.chain(flags.eval.iter_mut().flatten()) {
             *path = std::path::absolute(&*path)?;
         }
         let recorded = train::requested(&record, folder.clone()).with_context(|| {
@@ -105,6 +107,7 @@ struct Trained {
     /// The checkpoint, when the run was stopped.
     checkpoint: Option<PathBuf>,
     steps: Vec<StepEvent>,
+    encode_cache: CacheOutcome,
     memory: MemoryReport,
 }
 
@@ -169,6 +172,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         product,
         checkpoint,
         steps,
+        encode_cache: tuning.cache.clone(),
         memory: MemoryReport::of_ranks(planned, allocated, before),
     };
     output::report(args.json, &report, text)?;

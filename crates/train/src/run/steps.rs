@@ -256,7 +256,8 @@ impl Run<'_, '_> {
                 source: ExecError::NonFiniteLogProb { row, value, .. }, ..
             } => {
                 let origin = origin_of_row(self.dataset, samples, row);
-                let sample = origin.map_or_else(|| format!("row {row}"), ToString::to_string);
+                let sample =
+                    origin.map_or_else(|| format!("row {row}"), |origin| origin.to_string());
                 TrainError::NonFiniteLoss { step, sample, value }
             }
             other => TrainError::Step { step, source: other.into() },

@@ -34,6 +34,10 @@ impl Requested {
                 "at least 1, at most 2^30",
             )?;
         }
+        for source in &r.data.value {
+            let needed = format!("given a weight over 0 and at most {}", data::WEIGHT_LIMIT);
+            self.within("data", source, data::is_weight(source.weight), &needed)?;
+        }
         r.topology().check()?;
         let warmup = r.warmup_steps.as_ref().map_or(0, |c| c.value);
         self.within("warmup_steps", warmup, warmup <= COUNT_LIMIT, "at most 2^30")?;

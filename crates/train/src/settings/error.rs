@@ -88,7 +88,7 @@ pub enum SettingsError {
         from: String,
     },
     /// Two keys of which one may be given.
-    #[error("`{first}` and `{second}` are both given; they say the same thing, so give one")]
+    #[error("`{first}` and `{second}` are both given; they decide the same thing, so give one")]
     Conflict {
         /// One.
         first: &'static str,

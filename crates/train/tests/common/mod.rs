@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use data::{Dataset, Encoder, TooLong};
+use data::{Corpus, Dataset, Encoder, Source, TooLong};
 use engine::{Blueprint, Engine, Job};
 use fabric::{Cause, Member, World};
 use formats::Checkpoint;
@@ -200,7 +200,7 @@ fn encode(folder: &Path, lines: &[String], vocab: usize) -> Dataset {
         too_long: TooLong::Refuse,
         threads: 1,
     };
-    encoder.encode(&data::read(&[data]).unwrap(), &mut |_| ()).unwrap()
+    encoder.encode(&Corpus::open(&[Source::new(data)]).unwrap(), &mut |_, _| ()).unwrap()
 }
 
 /// Keeps what it is told, and stops after a step where asked to.

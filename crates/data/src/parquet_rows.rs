@@ -1,0 +1,203 @@
+//! Rows of a Parquet file, as the JSON objects that the same samples have in JSON Lines.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parquet::basic::{ConvertedType, LogicalType, Type as Physical};
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::{Field, Row};
+use parquet::schema::types::Type;
+use serde_json::{Map, Value};
+
+use crate::error::{ColumnError, DataError};
+use crate::lines::SAMPLES_LIMIT;
+
+/// What a Parquet file begins with.
+pub(crate) const MAGIC: &[u8] = b"PAR1";
+
+/// The columns that are read. Lists and structs may be stored as such, or as the text of their JSON.
+const COLUMNS: [(&str, Needed); 6] = [
+    ("messages", Needed::Nested),
+    ("tools", Needed::Nested),
+    ("prompt", Needed::Text),
+    ("completion", Needed::Text),
+    ("text", Needed::Text),
+    ("id", Needed::Scalar),
+];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Needed {
+    Text,
+    Nested,
+    Scalar,
+}
+
+impl Needed {
+    fn name(self) -> &'static str {
+        match self {
+            Needed::Text => "strings",
+            Needed::Nested => "a list of structs, or strings of JSON",
+            Needed::Scalar => "strings or integers",
+        }
+    }
+}
+
+/// Reads every row of a file's bytes, the columns of a sample only. Nulls are left out: a table has every key in every
+/// row, and an absent key is null there.
+pub(crate) fn rows(path: &Path, bytes: &Bytes) -> Result<Vec<Map<String, Value>>, DataError> {
+    // The library asserts some of what a damaged file can break.
+    let read = catch_unwind(AssertUnwindSafe(|| read(bytes)))
+        .unwrap_or_else(|_| Err(malformed("a page of it is damaged")));
+    read.map_err(|source| DataError::Parquet { path: path.to_owned(), source })
+}
+
+fn malformed(reason: impl ToString) -> ColumnError {
+    ColumnError::Malformed { reason: reason.to_string() }
+}
+
+fn read(bytes: &Bytes) -> Result<Vec<Map<String, Value>>, ColumnError> {
+    let reader = SerializedFileReader::new(bytes.clone()).map_err(malformed)?;
+    let metadata = reader.metadata().file_metadata();
+    let rows = metadata.num_rows();
+    if rows > SAMPLES_LIMIT as i64 {
+        return Err(ColumnError::TooManyRows { rows, limit: SAMPLES_LIMIT });
+    }
+    let schema = metadata.schema();
+    let columns = columns(schema)?;
+    let projection = Type::group_type_builder(schema.name()).with_fields(columns).build();
+    let projection = projection.map_err(malformed)?;
+    let rows = reader.get_row_iter(Some(projection)).map_err(malformed)?;
+    let mut objects = Vec::new();
+    for (index, row) in rows.enumerate() {
+        objects.push(object(&row.map_err(malformed)?, index + 1)?);
+    }
+    Ok(objects)
+}
+
+/// The columns of a sample among those of the file, each of a type that can be read.
+fn columns(schema: &Type) -> Result<Vec<Arc<Type>>, ColumnError> {
+    let fields = schema.get_fields();
+    let has = |name: &str| fields.iter().any(|field| field.name() == name);
+    if !(has("messages") || has("text") || (has("prompt") && has("completion"))) {
+        let columns: Vec<&str> = fields.iter().map(|field| field.name()).collect();
+        return Err(ColumnError::Missing { columns: columns.join(", ") });
+    }
+    let needed = |name: &str| COLUMNS.iter().find(|(column, _)| *column == name).map(|c| c.1);
+    let wanted = fields.iter().filter_map(|field| Some((field, needed(field.name())?)));
+    wanted
+        .map(|(field, needed)| match fits(field, needed) {
+            true => Ok(Arc::clone(field)),
+            false => Err(ColumnError::Type {
+                column: field.name().to_owned(),
+                needed: needed.name(),
+                found: describe(field),
+            }),
+        })
+        .collect()
+}
+
+fn fits(field: &Type, needed: Needed) -> bool {
+    match needed {
+        Needed::Text => is_text(field),
+        Needed::Nested => is_text(field) || (field.is_group() && leaves_are_json(field)),
+        Needed::Scalar => is_text(field) || is_integer(field),
+    }
+}
+
+fn is_text(field: &Type) -> bool {
+    let info = field.get_basic_info();
+    let annotated = matches!(
+        info.logical_type_ref(),
+        Some(LogicalType::String | LogicalType::Json | LogicalType::Enum)
+    ) || matches!(
+        info.converted_type(),
+        ConvertedType::UTF8 | ConvertedType::JSON | ConvertedType::ENUM
+    );
+    field.is_primitive() && field.get_physical_type() == Physical::BYTE_ARRAY && annotated
+}
+
+fn is_integer(field: &Type) -> bool {
+    use ConvertedType as C;
+    let plain = matches!(
+        field.get_basic_info().converted_type(),
+        C::NONE
+            | C::INT_8
+            | C::INT_16
+            | C::INT_32
+            | C::INT_64
+            | C::UINT_8
+            | C::UINT_16
+            | C::UINT_32
+            | C::UINT_64
+    );
+    field.is_primitive()
+        && plain
+        && matches!(field.get_physical_type(), Physical::INT32 | Physical::INT64)
+}
+
+/// Whether everything below a column is what JSON has too; the library cannot print some other types.
+fn leaves_are_json(field: &Type) -> bool {
+    if field.is_group() {
+        return field.get_fields().iter().all(|below| leaves_are_json(below));
+    }
+    let number = matches!(field.get_physical_type(), Physical::FLOAT | Physical::DOUBLE);
+    is_text(field) || is_integer(field) || number || field.get_physical_type() == Physical::BOOLEAN
+}
+
+fn describe(field: &Type) -> String {
+    if field.is_group() {
+        return "a list or struct".to_owned();
+    }
+    match field.get_basic_info().converted_type() {
+        ConvertedType::NONE => field.get_physical_type().to_string(),
+        converted => format!("{} ({converted})", field.get_physical_type()),
+    }
+}
+
+/// A row as an object. Nested columns that are stored as text are parsed.
+fn object(row: &Row, number: usize) -> Result<Map<String, Value>, ColumnError> {
+    let mut object = Map::new();
+    for (name, field) in row.get_column_iter() {
+        let nested =
+            COLUMNS.iter().any(|(column, needed)| column == name && *needed == Needed::Nested);
+        let value = match field {
+            Field::Null => continue,
+            Field::Str(text) if nested => serde_json::from_str(text).map_err(|error| {
+                ColumnError::Json { column: name.clone(), row: number, reason: error.to_string() }
+            })?,
+            other => json(other),
+        };
+        object.insert(name.clone(), value);
+    }
+    Ok(object)
+}
+
+fn json(field: &Field) -> Value {
+    match field {
+        Field::Bool(value) => Value::Bool(*value),
+        Field::Byte(n) => (*n).into(),
+        Field::Short(n) => (*n).into(),
+        Field::Int(n) => (*n).into(),
+        Field::Long(n) => (*n).into(),
+        Field::UByte(n) => (*n).into(),
+        Field::UShort(n) => (*n).into(),
+        Field::UInt(n) => (*n).into(),
+        Field::ULong(n) => (*n).into(),
+        Field::Float(n) => f64::from(*n).into(),
+        Field::Double(n) => (*n).into(),
+        Field::Str(text) => Value::String(text.clone()),
+        Field::Group(row) => {
+            let present = row.get_column_iter().filter(|(_, field)| !matches!(field, Field::Null));
+            Value::Object(present.map(|(name, field)| (name.clone(), json(field))).collect())
+        }
+        Field::ListInternal(list) => Value::Array(list.elements().iter().map(json).collect()),
+        Field::MapInternal(map) => {
+            let entries = map.entries().iter();
+            Value::Object(entries.map(|(key, value)| (key.to_string(), json(value))).collect())
+        }
+        // `leaves_are_json` lets no other type through.
+        _ => Value::Null,
+    }
+}
