@@ -2,7 +2,6 @@
 
 use engine::Engine;
 use fabric::Seat;
-use rollout::WeightSync;
 
 use crate::error::RlError;
 
@@ -14,8 +13,6 @@ pub struct Engines<'r> {
     pub roller: Option<Engine<'r>>,
     /// Whether the trainer generates too: then no weights need passing.
     pub shared: bool,
-    /// How weights pass from trainer to rollout engine, where these are two; the same on every rank.
-    pub sync: Option<WeightSync>,
     /// This rank's place in the world; `None` where it is the only one.
     pub seat: Option<Seat<'r>>,
 }
@@ -23,7 +20,7 @@ pub struct Engines<'r> {
 impl<'r> Engines<'r> {
     /// One engine for everything.
     pub fn one(engine: Engine<'r>) -> Self {
-        Engines { trainer: Some(engine), roller: None, shared: true, sync: None, seat: None }
+        Engines { trainer: Some(engine), roller: None, shared: true, seat: None }
     }
 
     /// The engine that generates, if this rank takes part.
@@ -37,7 +34,7 @@ impl<'r> Engines<'r> {
     }
 
     /// Rank 0's bytes, on every rank.
-    pub(crate) fn from_lead(&mut self, what: &str, mine: Vec<u8>) -> Result<Vec<u8>, RlError> {
+    pub(crate) fn lead_bytes(&mut self, what: &str, mine: Vec<u8>) -> Result<Vec<u8>, RlError> {
         let Some(seat) = &mut self.seat else { return Ok(mine) };
         let given = if seat.index() == 0 { mine } else { Vec::new() };
         let all = seat.all_gather(what, &given)?;

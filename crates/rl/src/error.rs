@@ -73,12 +73,16 @@ pub enum RlError {
         update: usize,
     },
     /// Weights did not arrive.
-    #[error("step {step}, passing weights: {source}")]
-    Sync {
+    #[error(
+        "step {step}: the rollout engine's weights hash to {rollout} and the trainer's to {trainer} after they were passed"
+    )]
+    NotPassed {
         /// The step, from 1.
         step: usize,
-        /// Why.
-        source: rollout::SyncError,
+        /// Hash in the trainer.
+        trainer: String,
+        /// Hash in the rollout engine.
+        rollout: String,
     },
     /// An update with a gradient that changed nothing.
     #[error(

@@ -13,7 +13,6 @@ use rl::{
     Data, Engines, Method, Observer, Outcome, Pair, Prompt, Prompts, Resolved, RlSettings, Run,
     read_pairs, read_prompts,
 };
-use rollout::{Moved, ShardPlan, WeightSync};
 use std::path::PathBuf;
 use std::sync::Mutex;
 use text::Tokenizer;
@@ -256,11 +255,7 @@ impl Learning {
                 self.engine(self.blueprint(generating, rank, job), member(1), quiet)
             })
             .transpose()?;
-        let sync = self.roller.map(|_| {
-            let plan = ShardPlan::new(&self.graph, Moved::Trained, &training, &generating);
-            WeightSync::new(plan)
-        });
-        Ok(Engines { trainer, roller, shared: self.roller.is_none(), sync, seat })
+        Ok(Engines { trainer, roller, shared: self.roller.is_none(), seat })
     }
 
     /// Runs on every rank; the observer is rank 0's.
