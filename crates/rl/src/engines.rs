@@ -34,7 +34,7 @@ impl<'r> Engines<'r> {
     }
 
     /// Rank 0's bytes, on every rank.
-    pub(crate) fn from_lead(&mut self, what: &str, mine: Vec<u8>) -> Result<Vec<u8>, RlError> {
+    pub(crate) fn lead_bytes(&mut self, what: &str, mine: Vec<u8>) -> Result<Vec<u8>, RlError> {
         let Some(seat) = &mut self.seat else { return Ok(mine) };
         let given = if seat.index() == 0 { mine } else { Vec::new() };
         let all = seat.all_gather(what, &given)?;

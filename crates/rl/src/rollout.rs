@@ -69,7 +69,7 @@ pub(crate) fn samples(
     } else {
         Vec::new()
     };
-    let bytes = engines.from_lead("completions", mine)?;
+    let bytes = engines.lead_bytes("completions", mine)?;
     serde_json::from_slice(&bytes).map_err(|error| RlError::Message(error.to_string()))
 }
 
@@ -138,7 +138,7 @@ pub(crate) fn grade(
     } else {
         Vec::new()
     };
-    let bytes = engines.from_lead("rewards", mine)?;
+    let bytes = engines.lead_bytes("rewards", mine)?;
     let grades: Vec<(Option<f64>, Option<String>)> =
         serde_json::from_slice(&bytes).map_err(|error| RlError::Message(error.to_string()))?;
     for (sample, (reward, fault)) in samples.iter_mut().zip(grades) {

@@ -195,7 +195,7 @@ impl Run<'_, '_> {
                 log.append(&event)?;
                 stop = observer.step(&event) == Flow::Stop && event.step < steps;
             }
-            let told = self.engines.from_lead("whether to go on", vec![u8::from(stop)])?;
+            let told = self.engines.lead_bytes("whether to go on", vec![u8::from(stop)])?;
             stop = told.first() == Some(&1);
             if stop || (progress.step.is_multiple_of(save_every) && progress.step < steps) {
                 if let Some(log) = &log {

@@ -31,10 +31,10 @@ pub(crate) fn pass(engines: &mut Engines<'_>, step: usize) -> Result<String, RlE
     };
     if engines.shared {
         let given = if engines.leads() { hash(&mine).into_bytes() } else { Vec::new() };
-        let given = engines.from_lead("the weights' hash", given)?;
+        let given = engines.lead_bytes("the weights' hash", given)?;
         return String::from_utf8(given).map_err(|error| RlError::Message(error.to_string()));
     }
-    let bytes = engines.from_lead("weights", mine)?;
+    let bytes = engines.lead_bytes("weights", mine)?;
     let trainer = hash(&bytes);
     if let Some(roller) = &mut engines.roller {
         let mut rest = &bytes[..];
