@@ -26,7 +26,7 @@ fn train(bench: &Bench, out: &str, steps: &str) -> Vec<String> {
     args.extend([bench.model(), text("--data"), bench.arg("data.jsonl"), text("--out")]);
     args.extend([bench.arg(out), text("--max-steps"), text(steps)]);
     args.extend(["--micro-tokens", "64", "--accumulation", "2"].map(text));
-    args.extend(["--tp", "2", "--cp", "2", "--json"].map(text));
+    args.extend(["--tp", "2", "--cp", "2", "--allow-dirty", "--json"].map(text));
     args
 }
 
@@ -91,10 +91,11 @@ fn a_process_that_is_killed_ends_the_others() {
     let bench = Bench::with_model("qwen3");
     bench.write("data.jsonl", chats());
     let test = "a_process_that_is_killed_ends_the_others";
-    let Some(mut command) = mpirun(test, &train(&bench, "out", "1000000")) else { return };
+    let Some(mut command) = mpirun(test, &train(&bench, "out", "20000")) else { return };
     let mut running = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let steps = bench.path("out").join("steps.jsonl");
-    wait(&mut running, "the first step", |_| {
+    wait(&mut running, "the first step", |child| {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before its first step");
         std::fs::metadata(&steps).is_ok_and(|file| file.len() > 0)
     });
     let ranks = children(running.id());

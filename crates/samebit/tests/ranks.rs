@@ -13,7 +13,16 @@ fn train(bench: &Bench, out: &str, more: &[&str]) -> Value {
         let at = args.iter().position(|a| *a == arg).unwrap();
         args[at] = path.to_str().unwrap();
     }
-    args.extend(["--micro-tokens", "64", "--accumulation", "2", "--max-steps", "2", "--json"]);
+    args.extend([
+        "--micro-tokens",
+        "64",
+        "--accumulation",
+        "2",
+        "--max-steps",
+        "2",
+        "--allow-dirty",
+        "--json",
+    ]);
     args.extend(more);
     samebit(&args).report()
 }
@@ -44,7 +53,16 @@ fn degrees_that_cannot_be_are_refused_before_anything_runs() {
     let (model, data, out) = (bench.path("model"), bench.path("data.jsonl"), bench.path("out"));
     let paths = [&model, &data, &out].map(|path| path.to_str().unwrap());
     let ended = samebit(&[
-        "train", "--model", paths[0], "--data", paths[1], "--out", paths[2], "--tp", "16",
+        "train",
+        "--model",
+        paths[0],
+        "--data",
+        paths[1],
+        "--out",
+        paths[2],
+        "--tp",
+        "16",
+        "--allow-dirty",
     ]);
     ended.refused(&["tp = 16", "the width 8"]);
     assert!(!out.exists());

@@ -191,3 +191,24 @@ fn a_matrix_has_forty_pairs_and_goes_on_where_it_stopped() {
     assert!(page.contains("1 of 1 runs have 0 differing bytes"));
     assert!(verify::markdown(&anew).contains("| tp 1 cp 1 dp 2 | tp 2 cp 2 | 2 | yes |"));
 }
+
+/// What proves nothing is an error of its own name, never a pass.
+#[test]
+fn nothing_learnt_is_no_pass() {
+    let work = work(&Train::Full);
+    let ran = |settings: Settings| verify::verify(&work, &settings, one(), None, None).unwrap_err();
+    let defaults = Settings::default();
+    // Greedy completions of one prompt are all alike.
+    let greedy = Settings {
+        sampling: engine::Sampling { temperature: 0.0, ..defaults.sampling },
+        ..defaults
+    };
+    let error = ran(greedy);
+    assert!(matches!(error, VerifyError::NoAdvantage { step: 1 }), "{error}");
+    let still = Settings { hyper: engine::Hyper { lr: 0.0, ..defaults.hyper }, ..defaults };
+    let error = ran(still);
+    assert!(matches!(error, VerifyError::Unchanged { step: 2, .. }), "{error}");
+    let far = Settings { hyper: engine::Hyper { lr: 1e30, ..defaults.hyper }, ..defaults };
+    let error = ran(far);
+    assert!(matches!(error, VerifyError::Rollout(_) | VerifyError::Engine(_)), "{error}");
+}
