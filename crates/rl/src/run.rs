@@ -24,6 +24,9 @@ use crate::settings::{FailurePolicy, Grpo, Method, Resolved, RlSettings};
 use crate::store::{self, Sample, StepRecord};
 use crate::sync;
 
+/// The first rank of training has written the product.
+const WRITTEN: u8 = 0;
+
 /// What a run learns from.
 #[derive(Clone, Copy)]
 pub struct Data<'a> {
@@ -244,7 +247,11 @@ impl Run<'_, '_> {
             record::report::write_curves(folder, "Reinforcement learning", &facts)
                 .map_err(Box::new)?;
         }
-        if let Some(trainer) = &self.engines.trainer {
+        let lead = self.engines.leads();
+        if let Some(trainer) = self.engines.trainer.as_ref().filter(|_| !lead) {
+            trainer.follow().map_err(at(step, "writing the product"))?;
+        }
+        if let Some(trainer) = self.engines.trainer.as_ref().filter(|_| lead) {
             match self.resolved.train.lora() {
                 Some(spec) => {
                     let base = &self.resolved.train.model.value;
@@ -256,6 +263,7 @@ impl Run<'_, '_> {
                         .map_err(Box::new)?;
                 }
             }
+            trainer.announce(WRITTEN, 0).map_err(at(step, "writing the product"))?;
         }
         Ok(Outcome::Finished { product })
     }

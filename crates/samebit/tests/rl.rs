@@ -192,12 +192,30 @@ fn another_setting_is_not_resumed() {
 fn every_topology_gives_the_steps_of_one_rank() {
     let bench = bench();
     run(&grpo(&bench, "one", EVERYTHING), &[]).report();
-    for (name, more) in [("a", "rollout_tp = 2\nrollout_cp = 2\n"), ("b", "rollout_tp = 2\n")] {
+    for (name, more) in [
+        ("a", "rollout_tp = 2\nrollout_cp = 2\n"),
+        ("b", "tp = 2\n"),
+        ("c", "cp = 2\ndp = 2\nrollout_cp = 1\n"),
+    ] {
         run(&grpo(&bench, name, &format!("{EVERYTHING}{more}")), &[]).report();
         assert_eq!(steps(&bench, "one"), steps(&bench, name), "{more}");
         let stored =
             |out: &str| fs::read(bench.path(out).join("rollouts/step-000004.json")).unwrap();
         assert!(stored("one") == stored(name), "{more}");
+    }
+}
+
+/// Training on one rank against rollout on TP 2 × CP 2, for a hundred steps.
+#[test]
+fn a_hundred_steps_have_no_differing_byte() {
+    let bench = bench();
+    let config = grpo(&bench, "run", &format!("{EVERYTHING}rollout_tp = 2\nrollout_cp = 2\n"));
+    run(&config, &["--max-steps", "100", "--prompts", "1", "--save-every", "100"]).report();
+    let events = steps(&bench, "run");
+    assert_eq!(events.len(), 100);
+    for event in &events {
+        assert_eq!(event["differing_bytes"], 0);
+        assert!(event["compared"].as_u64().unwrap() > 0, "{event}");
     }
 }
 

@@ -289,7 +289,7 @@ impl Resolved {
 
     /// The topology that trains.
     pub fn training(&self) -> Topology {
-        training(&self.train)
+        self.train.topology()
     }
 
     /// The topology that generates; that of training with pairs.
@@ -350,10 +350,6 @@ impl Resolved {
     }
 }
 
-fn training(_train: &train::Resolved) -> Topology {
-    Topology::single()
-}
-
 fn refuse_ignored(
     requested: &Requested<RlSettings>,
     method: MethodKind,
@@ -380,7 +376,7 @@ fn ignored(requested: &Requested<RlSettings>, key: &str, mode: &'static str) -> 
 
 fn grpo(requested: &Requested<RlSettings>, train: &train::Resolved) -> Result<Grpo, SettingsError> {
     let (r, s) = (requested, &requested.settings);
-    let topology = training(train);
+    let topology = train.topology();
     let kl_coef = r.or_default("kl_coef", s.kl_coef, 0.0);
     let charged = kl_coef.value != 0.0;
     if !charged {
