@@ -14,6 +14,9 @@ use program::keep::{Keep, Level};
 use program::{Op, ParamId, Program, Topology};
 use rollout::{Completion, Ending, Request, Scheduler, Stops};
 
+/// The advantage of every token, one vector a micro-batch.
+type Advantages = Vec<Vec<f32>>;
+
 /// Tokens of one forward pass of rollout.
 const PASS_TOKENS: usize = 32;
 
@@ -204,7 +207,7 @@ impl Worker<'_> {
         &self,
         samples: &[Sample],
         step: usize,
-    ) -> Result<(Step, Vec<MicroBatch>, Vec<Vec<f32>>), VerifyError> {
+    ) -> Result<(Step, Vec<MicroBatch>, Advantages), VerifyError> {
         let (work, settings) = (self.run.work, self.run.settings);
         let each = samples.len() / settings.accumulation;
         let batches: Vec<MicroBatch> = samples
