@@ -274,10 +274,10 @@ fn for_rows(engine: &Engine<'_>, piece: &Piece, mut take: impl FnMut(Range<usize
 pub enum SyncError {
     /// Another rank failed.
     #[error(transparent)]
-    Fabric(#[from] FabricError),
+    Fabric(Box<FabricError>),
     /// An engine failed.
     #[error(transparent)]
-    Engine(#[from] EngineError),
+    Engine(Box<EngineError>),
     /// Replicas differ.
     #[error(transparent)]
     Fingerprint(#[from] FingerprintError),
@@ -314,4 +314,16 @@ pub enum SyncError {
     /// No rank gave an engine.
     #[error("no rank of the world has an engine of either side")]
     NobodyHasWeights,
+}
+
+impl From<FabricError> for SyncError {
+    fn from(error: FabricError) -> SyncError {
+        SyncError::Fabric(error.into())
+    }
+}
+
+impl From<EngineError> for SyncError {
+    fn from(error: EngineError) -> SyncError {
+        SyncError::Engine(error.into())
+    }
 }

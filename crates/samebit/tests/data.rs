@@ -244,7 +244,7 @@ fn entries_are_listed_and_pruned() {
     assert_eq!(listed["entries"][0]["entry"]["samples"], 8);
     let text = samebit(&["cache", "list", "--cache", &cache]).stdout;
     assert!(text.contains("2 entries"), "{text}");
-    let keep = listed["entries"][0]["bytes"].to_string();
+    let keep = format!("{}B", listed["entries"][0]["bytes"]);
     let pruned =
         samebit(&["cache", "prune", "--keep", &keep, "--cache", &cache, "--json"]).report();
     assert_eq!((&pruned["removed"], &pruned["kept"]), (&json!(1), &json!(1)));

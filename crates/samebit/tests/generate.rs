@@ -32,7 +32,7 @@ fn lines(stdout: &str) -> Vec<Value> {
 
 #[test]
 fn samples_are_the_same_alone_and_together() {
-    let bench = Bench::with_model("qwen3");
+    let bench = Bench::with_model("qwen3").with_byte_level_tokenizer();
     bench.write("asks.jsonl", PROMPTS);
     let sampled = ["--samples", "3", "--temperature", "1", "--max-tokens", "12", "--seed", "5"];
     let run = |more: &[&str]| {

@@ -8,7 +8,7 @@ use formats::Checkpoint;
 use formats::peft::{self, AdapterConfig, Factors, TargetModules};
 use serde_json::Value;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A folder whose node_modules has node-llama-cpp (`scripts/check/llama_cpp.mjs` says how to fill it).
@@ -101,7 +101,7 @@ fn every_storage_is_read_alike() {
 }
 
 /// An adapter over rotary, other and feed-forward matrices of every layer, with numbers of a fixed generator.
-fn adapter(model: &PathBuf, folder: &PathBuf) {
+fn adapter(model: &Path, folder: &Path) {
     let checkpoint = Checkpoint::open(model).unwrap();
     let rank = 4;
     let mut state = 1u64;
@@ -115,7 +115,9 @@ fn adapter(model: &PathBuf, folder: &PathBuf) {
         (0..count).map(|_| next()).collect()
     };
     let kinds = ["q_proj", "k_proj", "o_proj", "down_proj"];
-    let modules: Vec<(String, usize, usize, Vec<f32>, Vec<f32>)> = checkpoint
+    // Module, width of its input and of its output, A, B.
+    type Module = (String, usize, usize, Vec<f32>, Vec<f32>);
+    let modules: Vec<Module> = checkpoint
         .tensors()
         .iter()
         .filter_map(|tensor| {

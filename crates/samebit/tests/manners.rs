@@ -44,7 +44,8 @@ fn a_negative_number_gets_the_real_error() {
     let model = bench.model();
     train(&bench, &["--alpha", "-1"]).refused(&["`alpha` is -1", "a positive number"]);
     train(&bench, &["--lr", "-0.001"]).refused(&["`lr` is -0.001", "a positive number"]);
-    samebit(&["plan", &model, "--alpha", "-1"]).refused(&["--alpha -1", "a positive number"]);
+    samebit(&["plan", &model, "--sequence", "64", "--alpha", "-1"])
+        .refused(&["--alpha -1", "a positive number"]);
     samebit(&["generate", &model, "cab", "--temperature", "-1"]).refused(&["-1"]);
     // A flag that there is not stays one.
     samebit(&["plan", &model, "-x"]).ended_with(2, &["-x"]);

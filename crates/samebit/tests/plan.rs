@@ -98,7 +98,7 @@ fn tiny_plan(file: &str, micro_batch: u64, memory: Option<u64>) -> common::Ended
         "--no-table",
         "--json",
     ];
-    let memory = memory.map(|bytes| bytes.to_string());
+    let memory = memory.map(|bytes| format!("{bytes}B"));
     if let Some(memory) = &memory {
         args.extend(["--memory", memory]);
     }
@@ -158,7 +158,7 @@ fn training_is_refused_by_the_same_lease_before_anything_is_written() {
             "--threads",
             "2",
             "--memory",
-            &memory.to_string(),
+            &format!("{memory}B"),
             "--json",
         ])
     };
