@@ -95,7 +95,7 @@ pub struct Coefs {
     pub entropy: Vec<f32>,
 }
 
-/// What a loss measured over its tokens; entropies are known only once the model has run ([`PolicyLoss::finish`]).
+/// What a loss measured over its tokens; entropies are known only once the model has run ([`PolicyLoss::entropy`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// The loss without its entropy term.
