@@ -14,7 +14,7 @@ pub struct Source {
     pub path: PathBuf,
     /// What reports call it.
     pub name: String,
-    /// How often each of its samples comes in an epoch; see [`times`].
+    /// How often each of its samples comes in an epoch; over n epochs ⌊n·weight⌋ or ⌈n·weight⌉ times.
     pub weight: f64,
 }
 

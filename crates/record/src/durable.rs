@@ -42,7 +42,7 @@ pub fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), RecordError>
     sync_folder(folder)
 }
 
-/// [`write`]s a value as JSON with a newline at the end.
+/// Writes ([`write()`]) a value as JSON with a newline at the end.
 ///
 /// # Errors
 /// [`RecordError::Io`]; [`RecordError::Malformed`] for a value that JSON cannot hold.
