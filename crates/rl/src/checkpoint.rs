@@ -12,17 +12,17 @@ use engine::{Engine, Part};
 use formats::Dtype;
 use formats::safetensors::{self, Header, OutputTensor};
 use program::ParamId;
+use record::durable::{WRITING, sync_folder};
+use record::hash_file;
 use serde::{Deserialize, Serialize};
+use train::CHECKPOINTS;
 
 use crate::engines::Engines;
 use crate::error::{RlError, at};
 use crate::folder::{io, read_json, write_json};
 
-/// The folder of checkpoints in a run's folder.
-pub(crate) const CHECKPOINTS: &str = "checkpoints";
 const STATE_FILE: &str = "state.safetensors";
 const POSITION_FILE: &str = "state.json";
-const WRITING: &str = ".writing-";
 
 #[derive(Serialize, Deserialize)]
 struct Position {
@@ -81,8 +81,8 @@ pub(crate) fn save(
         })
     });
     safetensors::write(&state, &[], outputs.collect()).map_err(Box::new)?;
-    let position = Position { step, updates, state_blake3: hash(&state)? };
-    write_json(&staged.path().join(POSITION_FILE), &position)?;
+    let position = Position { step, updates, state_blake3: hash_file(&state).map_err(Box::new)? };
+    write_json(staged.path(), POSITION_FILE, &position)?;
     if target.exists() {
         // Of this very step, by a run that was resumed from an earlier one: the same bytes.
         fs::remove_dir_all(&target).map_err(io("replace", &target))?;
@@ -90,29 +90,13 @@ pub(crate) fn save(
     fs::rename(staged.path(), &target).map_err(io("rename a folder to", &target))?;
     // The folder has moved: there is nothing left for the guard to remove.
     let _moved = staged.keep();
-    File::open(&checkpoints).and_then(|f| f.sync_all()).map_err(io("sync", &checkpoints))?;
+    sync_folder(&checkpoints).map_err(Box::new)?;
     Ok(Some(target))
-}
-
-fn hash(path: &Path) -> Result<String, RlError> {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update_reader(File::open(path).map_err(io("read", path))?).map_err(io("read", path))?;
-    Ok(hasher.finalize().to_hex().to_string())
 }
 
 /// Checkpoints of a run, by steps done, oldest first.
 fn all(folder: &Path) -> Result<Vec<(usize, PathBuf)>, RlError> {
-    let checkpoints = folder.join(CHECKPOINTS);
-    let mut found = Vec::new();
-    for entry in fs::read_dir(&checkpoints).map_err(io("read", &checkpoints))? {
-        let path = entry.map_err(io("read", &checkpoints))?.path();
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
-        if let Some(step) = name.strip_prefix("step-").and_then(|step| step.parse().ok()) {
-            found.push((step, path));
-        }
-    }
-    found.sort();
-    Ok(found)
+    train::checkpoints(folder).map_err(io("read", &folder.join(CHECKPOINTS)))
 }
 
 /// The newest checkpoint, if there is any.
@@ -148,7 +132,7 @@ pub(crate) fn load(checkpoint: &Path, engine: &mut Engine<'_>) -> Result<u64, Rl
     let position: Position = read_json(&checkpoint.join(POSITION_FILE))?;
     let path = checkpoint.join(STATE_FILE);
     let wrong = |reason: String| RlError::Folder { path: path.clone(), reason };
-    let found = hash(&path)?;
+    let found = hash_file(&path).map_err(Box::new)?;
     if found != position.state_blake3 {
         let written = &position.state_blake3;
         return Err(wrong(format!(

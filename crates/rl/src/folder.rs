@@ -4,9 +4,9 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use record::durable;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tempfile::NamedTempFile;
 use train::Requested;
 
 use crate::error::RlError;
@@ -17,8 +17,6 @@ use crate::settings::{Resolved, RlSettings};
 pub const RECORD_FILE: &str = "rl.json";
 /// The log's file.
 pub(crate) const STEPS_FILE: &str = "steps.jsonl";
-/// What files are called while they are written.
-const WRITING: &str = ".writing-";
 /// The largest JSON file of a run, bytes.
 const JSON_BYTES_LIMIT: u64 = 1 << 30;
 
@@ -44,24 +42,14 @@ pub(crate) fn io<'a>(
     move |source| RlError::Io { action, path: path.to_owned(), source }
 }
 
-/// Writes bytes in place of a file only when all of them are on the disk.
-pub(crate) fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), RlError> {
-    let parent = path.parent().unwrap_or(Path::new("."));
-    let mut staged =
-        NamedTempFile::with_prefix_in(WRITING, parent).map_err(io("create a file in", parent))?;
-    staged.write_all(bytes).map_err(io("write", path))?;
-    staged.as_file().sync_all().map_err(io("sync", path))?;
-    staged.persist(path).map_err(|error| io("rename a file to", path)(error.error))?;
-    File::open(parent).and_then(|folder| folder.sync_all()).map_err(io("sync", parent))
-}
-
-pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), RlError> {
+/// Writes a value as compact JSON: a step's rollouts are large.
+pub(crate) fn write_json(folder: &Path, name: &str, value: &impl Serialize) -> Result<(), RlError> {
     let mut text = serde_json::to_vec(value).map_err(|error| RlError::Folder {
-        path: path.to_owned(),
+        path: folder.join(name),
         reason: format!("it cannot be written as JSON: {error}"),
     })?;
     text.push(b'\n');
-    write_bytes(path, &text)
+    Ok(durable::write(folder, name, &text).map_err(Box::new)?)
 }
 
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, RlError> {
@@ -98,11 +86,11 @@ pub(crate) fn create(folder: &Path, record: &RlRecord) -> Result<(), RlError> {
         );
         return Err(RlError::Folder { path: folder.to_owned(), reason });
     }
-    for name in [crate::store::ROLLOUTS, crate::checkpoint::CHECKPOINTS] {
+    for name in [crate::store::ROLLOUTS, train::CHECKPOINTS] {
         let path = folder.join(name);
         fs::create_dir_all(&path).map_err(io("create", &path))?;
     }
-    write_json(&folder.join(RECORD_FILE), record)
+    write_json(folder, RECORD_FILE, record)
 }
 
 /// Takes a run's folder for this process, until the file is closed.
@@ -191,7 +179,7 @@ impl StepsLog {
             let reason = format!("fewer whole lines than the {steps} steps of the checkpoint");
             return Err(RlError::Folder { path, reason });
         }
-        write_bytes(&path, kept.concat().as_bytes())?;
+        durable::write(folder, STEPS_FILE, kept.concat().as_bytes()).map_err(Box::new)?;
         let file = OpenOptions::new().append(true).open(&path).map_err(io("open", &path))?;
         Ok(StepsLog { path, file })
     }

@@ -90,12 +90,16 @@ pub struct StepRecord {
     pub updates: Vec<Update>,
 }
 
+fn name(step: usize) -> String {
+    format!("step-{step:06}.json")
+}
+
 pub(crate) fn path(folder: &Path, step: usize) -> PathBuf {
-    folder.join(ROLLOUTS).join(format!("step-{step:06}.json"))
+    folder.join(ROLLOUTS).join(name(step))
 }
 
 pub(crate) fn write(folder: &Path, record: &StepRecord) -> Result<(), RlError> {
-    folder::write_json(&path(folder, record.step), record)
+    folder::write_json(&folder.join(ROLLOUTS), &name(record.step), record)
 }
 
 /// Reads a stored step.

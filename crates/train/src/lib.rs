@@ -29,7 +29,7 @@ pub use lr::LearningRate;
 pub use observer::{Flow, Observer, StepEvent};
 pub use product::{adapter as write_adapter, model as write_model};
 pub use run::{Outcome, Run, Space};
-pub use run_folder::{CHECKPOINTS, RunError};
+pub use run_folder::{CHECKPOINTS, RunError, checkpoints};
 pub use settings::{
     Chosen, DataSource, Facts, Mode, OrderKind, Profile, Requested, Resolved, ScheduleKind,
     Settings, SettingsError, Size, Source, TooLongPolicy, WeightType, default_sequences,

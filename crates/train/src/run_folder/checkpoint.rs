@@ -114,12 +114,13 @@ pub(crate) fn bytes(engine: &Engine<'_>) -> u64 {
 }
 
 /// Checkpoints of a run, by steps done, oldest first.
-fn all(folder: &Path) -> Result<Vec<(usize, PathBuf)>, RunError> {
-    let checkpoints = folder.join(CHECKPOINTS);
-    let entries = fs::read_dir(&checkpoints).map_err(io("read", &checkpoints))?;
+///
+/// # Errors
+/// The folder of checkpoints cannot be read.
+pub fn checkpoints(folder: &Path) -> std::io::Result<Vec<(usize, PathBuf)>> {
     let mut found = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(io("read", &checkpoints))?.path();
+    for entry in fs::read_dir(folder.join(CHECKPOINTS))? {
+        let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
         if let Some(step) = name.strip_prefix("step-").and_then(|step| step.parse().ok()) {
             found.push((step, path));
@@ -127,6 +128,10 @@ fn all(folder: &Path) -> Result<Vec<(usize, PathBuf)>, RunError> {
     }
     found.sort();
     Ok(found)
+}
+
+fn all(folder: &Path) -> Result<Vec<(usize, PathBuf)>, RunError> {
+    checkpoints(folder).map_err(io("read", &folder.join(CHECKPOINTS)))
 }
 
 /// The folder of the checkpoint after `step` steps.

@@ -7,7 +7,7 @@ mod checkpoint;
 mod error;
 mod folder;
 
-pub use checkpoint::CHECKPOINTS;
+pub use checkpoint::{CHECKPOINTS, checkpoints};
 pub(crate) use checkpoint::{at, bytes, clean, compare, load, newest, prune, save};
 pub use error::RunError;
 pub(crate) use folder::{create, lock, make_checkpoints, need_space, reserve, verify};
