@@ -9,6 +9,7 @@ mod device;
 mod encoding;
 mod evaluate;
 mod infer;
+mod interrupt;
 mod learning;
 mod merge_check;
 mod model;

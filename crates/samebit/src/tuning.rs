@@ -5,6 +5,7 @@ use crate::data_report;
 use crate::device::{self, Compute, Device};
 use crate::encoding::{self, EncodedData};
 use crate::infer;
+use crate::interrupt;
 use crate::model::{self, Model, Source};
 use crate::output::{Table, duration, thousands};
 use crate::progress;
@@ -268,15 +269,7 @@ pub(crate) struct Bar {
 
 impl Bar {
     pub(crate) fn new(quiet: bool) -> Result<Bar> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let flag = stop.clone();
-        ctrlc::set_handler(move || {
-            // The second time, at once.
-            if flag.swap(true, Ordering::SeqCst) {
-                std::process::exit(130);
-            }
-        })
-        .context("cannot listen for Ctrl-C")?;
+        let stop = interrupt::stop_flag()?;
         Ok(Bar { bar: None, quiet, stop, steps: Vec::new() })
     }
 }

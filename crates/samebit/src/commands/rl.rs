@@ -1,5 +1,6 @@
 //! `samebit rl`: reinforcement learning.
 
+use crate::interrupt;
 use crate::learning::Learning;
 use crate::model::{self, Source};
 use crate::output::{self, Table, duration};
@@ -127,15 +128,7 @@ struct Bar {
 
 impl Bar {
     fn new(quiet: bool) -> Result<Bar> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let flag = stop.clone();
-        ctrlc::set_handler(move || {
-            // The second time, at once.
-            if flag.swap(true, Ordering::SeqCst) {
-                std::process::exit(130);
-            }
-        })
-        .context("cannot listen for Ctrl-C")?;
+        let stop = interrupt::stop_flag()?;
         Ok(Bar { bar: None, quiet, stop, before: None, steps: Vec::new() })
     }
 
