@@ -1,7 +1,7 @@
 //! `samebit show`: a run's record in words, with its seal verified.
 
 use crate::output::{self, Table, duration, thousands};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use program::ledger::Bytes;
 use record::{Annotation, Broken, Git, Record, Standing, Status, Verdict};
 use serde::Serialize;
@@ -62,7 +62,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     };
     if let Some(file) = &args.report {
         let html = record::report::html(&args.run)?;
-        std::fs::write(file, html)?;
+        std::fs::write(file, html).with_context(|| format!("cannot write {}", file.display()))?;
     }
     let annotations = record::annotations(&args.run)?;
     let shown = Shown { standing: record.standing().to_string(), seal, annotations, record };
