@@ -81,7 +81,7 @@ pub fn seal(folder: &Path, key: Option<&SigningKey>) -> Result<Seal, RecordError
     if !matches!(status, Status::Finished { .. }) {
         return Err(RecordError::NotFinished { path: folder.to_owned(), state: status.name() });
     }
-    let files = hashes(folder)?;
+    let files = hashes(folder, Path::new(""))?;
     let root = root(&files);
     let signature = key.map(|key| Signed {
         public_key: hex(key.verifying_key().as_bytes()),
@@ -111,9 +111,31 @@ impl Seal {
         folder: &Path,
         signer: Option<&VerifyingKey>,
     ) -> Result<Vec<Broken>, RecordError> {
+        let mut broken = self.verify_folder(folder, Path::new(""))?;
+        if let Some(signer) = signer {
+            let asked = hex(signer.as_bytes());
+            match &self.signature {
+                None => broken.push(Broken::Signer("nobody".into())),
+                Some(signed) if signed.public_key != asked => {
+                    broken.push(Broken::Signer(signed.public_key.clone()));
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(broken)
+    }
+
+    /// As [`Seal::verify`], of one folder inside the run's and without reading the others: what a user of the run's
+    /// product has to know.
+    ///
+    /// # Errors
+    /// [`RecordError::Io`] for a folder that cannot be read.
+    pub fn verify_folder(&self, run: &Path, inner: &Path) -> Result<Vec<Broken>, RecordError> {
         let mut broken = Vec::new();
-        let found = hashes(folder)?;
-        for (file, sealed) in &self.files {
+        let found = hashes(run, inner)?;
+        for (file, sealed) in
+            self.files.iter().filter(|(file, _)| Path::new(file).starts_with(inner))
+        {
             match found.get(file) {
                 None => broken.push(Broken::Missing(file.clone())),
                 Some(hash) if hash != sealed => broken.push(Broken::Changed(file.clone())),
@@ -127,16 +149,6 @@ impl Seal {
         }
         if let Some(Err(why)) = self.signature.as_ref().map(|signed| signed.check(&self.root)) {
             broken.push(Broken::Signature(why));
-        }
-        if let Some(signer) = signer {
-            let asked = hex(signer.as_bytes());
-            match &self.signature {
-                None => broken.push(Broken::Signer("nobody".into())),
-                Some(signed) if signed.public_key != asked => {
-                    broken.push(Broken::Signer(signed.public_key.clone()));
-                }
-                Some(_) => {}
-            }
         }
         Ok(broken)
     }
@@ -182,10 +194,10 @@ fn read_key(path: &Path, kind: &'static str) -> Result<[u8; 32], RecordError> {
     })
 }
 
-/// BLAKE3 of every sealed file, by path.
-fn hashes(folder: &Path) -> Result<BTreeMap<String, String>, RecordError> {
+/// BLAKE3 of every sealed file of a run that is in its folder `inner`, by path from the run's.
+fn hashes(folder: &Path, inner: &Path) -> Result<BTreeMap<String, String>, RecordError> {
     let mut found = BTreeMap::new();
-    let mut waiting = vec![folder.to_owned()];
+    let mut waiting = vec![folder.join(inner)];
     while let Some(place) = waiting.pop() {
         for entry in fs::read_dir(&place).map_err(io("read", &place))? {
             let entry = entry.map_err(io("read", &place))?;

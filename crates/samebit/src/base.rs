@@ -2,14 +2,38 @@
 
 use crate::model::Model;
 use crate::progress;
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use formats::FormatError;
-use formats::merged::MergeError;
-use formats::peft::Adapter;
+use formats::merged::{MergeError, Weights};
+use formats::peft::{self, Adapter};
+use record::Broken;
 use serde::Serialize;
+use std::path::{Path, PathBuf};
 
-/// Part of every command that joins an adapter and a base for good.
+/// Part of every command that runs a model with an adapter, if there is one.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct WithAdapter {
+    /// PEFT adapter folder to run the model with
+    #[arg(long)]
+    adapter: Option<PathBuf>,
+    #[command(flatten)]
+    other: OtherBase,
+}
+
+impl WithAdapter {
+    /// Opens the adapter, if one is given, and holds its base against the model.
+    pub(crate) fn open(&self, model: &Model, quiet: bool) -> Result<Option<(Adapter, Base)>> {
+        let Some(folder) = &self.adapter else { return Ok(None) };
+        let adapter = open(folder)?;
+        // Said before the hashes: an adapter of another shape was made for another model.
+        Weights::new(&model.checkpoint, Some(&adapter))?;
+        let base = identify(model, &adapter, &self.other, quiet)?;
+        Ok(Some((adapter, base)))
+    }
+}
+
+/// Part of every command that joins an adapter and a base.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct OtherBase {
     /// Take a base whose weights are not those that the adapter was trained on
@@ -27,6 +51,36 @@ pub(crate) struct Base {
     pub(crate) trained_on: Option<String>,
     /// What a reader should know before relying on the result.
     pub(crate) note: Option<String>,
+}
+
+/// Opens an adapter. One inside a sealed run must be as it was sealed.
+pub(crate) fn open(folder: &Path) -> Result<Adapter> {
+    let inner = folder.join(train::ADAPTER);
+    if !folder.join(peft::CONFIG_FILE).exists() && inner.join(peft::CONFIG_FILE).exists() {
+        bail!("`{}` is a run; its adapter is `{}`", folder.display(), inner.display());
+    }
+    as_sealed(folder)?;
+    Adapter::open(folder).with_context(|| format!("adapter `{}`", folder.display()))
+}
+
+/// Refuses the product of a sealed run with other bytes than those that were sealed.
+fn as_sealed(product: &Path) -> Result<()> {
+    // Where there is none, opening it says so.
+    let Ok(place) = product.canonicalize() else { return Ok(()) };
+    let (Some(run), Some(name)) = (place.parent(), place.file_name()) else { return Ok(()) };
+    let Some(seal) = record::read_seal(run)? else { return Ok(()) };
+    let broken = seal.verify_folder(run, Path::new(name))?;
+    if !broken.is_empty() {
+        let broken: Vec<String> = broken.iter().map(Broken::to_string).collect();
+        bail!(
+            "`{}` is not what its run was sealed with: {}; `samebit show {}` tells more. Copy the folder out of the run \
+             to use it as it is",
+            product.display(),
+            broken.join(", "),
+            run.display()
+        );
+    }
+    Ok(())
 }
 
 /// Hashes the base and holds it against what the adapter says.
