@@ -188,7 +188,7 @@ pub enum SampleError {
     #[error("the line is blank; blank lines may stand only at the end of the file")]
     BlankLine,
     /// Not JSON.
-    #[error("not JSON: {source}")]
+    #[error("not JSON: {}", in_line(.source))]
     Json {
         /// What the parser says; its line is always 1, its column is in this line.
         source: serde_json::Error,
@@ -257,6 +257,20 @@ pub enum SampleError {
         /// The message, from 0.
         index: usize,
     },
+    /// A key beside the sample's text that asks for something that is not done there.
+    #[error(
+        "the sample has `{key}` beside its text, which is not read; leave the sample out, write `train: false` in its \
+         messages, or give its file a weight"
+    )]
+    SampleKey {
+        /// `train` or `weight`.
+        key: &'static str,
+    },
+    /// Tools for a sample that no chat template renders.
+    #[error(
+        "the sample has `tools` without `messages`: only a chat template says what tools look like"
+    )]
+    ToolsWithoutMessages,
     /// A message that is not the assistant's and is to be learnt.
     #[error("message {index} ({role}) has `train: true`; only what the assistant says is learnt")]
     TrainRole {
@@ -382,4 +396,13 @@ pub enum ColumnError {
         /// What the parser says.
         reason: String,
     },
+}
+
+/// What the parser says of one line of a file, whose number stands before it: without its own, which is always 1.
+fn in_line(error: &serde_json::Error) -> String {
+    let (text, column) = (error.to_string(), error.column());
+    match text.strip_suffix(&format!(" at line 1 column {column}")) {
+        Some(what) => format!("{what}, at its byte {column}"),
+        None => text,
+    }
 }

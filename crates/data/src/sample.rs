@@ -70,7 +70,8 @@ pub fn read(files: &[PathBuf]) -> Result<Vec<Sample>, DataError> {
 
 impl Content {
     /// Takes one sample from JSON: an object with `messages` (and perhaps `tools`), or `prompt` and `completion`, or
-    /// `text`; further keys are the owner's notes and are not read.
+    /// `text`; further keys are the owner's notes and are not read, but for those that ask for what is not done there
+    /// (`train`, `weight`; `tools` without `messages`): these are refused.
     ///
     /// # Errors
     /// [`SampleError`]: what is wrong with it.
@@ -100,7 +101,15 @@ pub(crate) fn from_object(
 }
 
 fn content(object: &mut Map<String, Value>) -> Result<Content, SampleError> {
-    one_shape(object)?;
+    let shape = one_shape(object)?;
+    for key in ["train", "weight"] {
+        if object.contains_key(key) {
+            return Err(SampleError::SampleKey { key });
+        }
+    }
+    if shape != Shape::Messages && object.get("tools").is_some_and(|tools| !tools.is_null()) {
+        return Err(SampleError::ToolsWithoutMessages);
+    }
     if let Some(messages) = object.remove("messages") {
         let tools = object.remove("tools").filter(|tools| !tools.is_null());
         let messages = check_messages(messages)?;
@@ -115,8 +124,8 @@ fn content(object: &mut Map<String, Value>) -> Result<Content, SampleError> {
     })
 }
 
-/// Checks that an object has the keys of exactly one shape.
-fn one_shape(object: &Map<String, Value>) -> Result<(), SampleError> {
+/// The shape of an object that has the keys of exactly one.
+fn one_shape(object: &Map<String, Value>) -> Result<Shape, SampleError> {
     const SHAPE_KEYS: [(&str, Shape); 4] = [
         ("messages", Shape::Messages),
         ("prompt", Shape::Completion),
@@ -137,7 +146,7 @@ fn one_shape(object: &Map<String, Value>) -> Result<(), SampleError> {
         let missing = if first == "prompt" { "completion" } else { "prompt" };
         return Err(SampleError::HalfShape { found: first, missing });
     }
-    Ok(())
+    Ok(shape)
 }
 
 fn check_messages(value: Value) -> Result<Vec<Value>, SampleError> {
@@ -285,6 +294,20 @@ mod tests {
             let error = parse(&line(role, key)).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");
         }
+    }
+
+    #[test]
+    fn a_whole_sample_is_not_switched_off_by_a_key_that_is_not_read() {
+        for (line, said) in [
+            (r#"{"messages": [], "train": false}"#, "`train` beside"),
+            (r#"{"text": "a", "weight": 0}"#, "`weight` beside"),
+            (r#"{"text": "a", "tools": [{}]}"#, "`tools` without `messages`"),
+            (r#"{"prompt": "a", "completion": "b", "tools": []}"#, "`tools` without `messages`"),
+        ] {
+            let error = parse(line).unwrap_err().to_string();
+            assert!(error.contains(said), "{line}: {error}");
+        }
+        parse(r#"{"text": "a", "tools": null, "note": {"train": false}}"#).unwrap();
     }
 
     #[test]
