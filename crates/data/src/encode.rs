@@ -88,7 +88,8 @@ impl Encoder<'_> {
         for (index, outcome) in outcomes.into_iter().enumerate() {
             let (source, row) = rows.place(index);
             let Some(encoded) = count(&mut counts[source], outcome) else { continue };
-            counts[source].duplicates += usize::from(!seen.insert(digest(&encoded)));
+            counts[source].duplicates +=
+                usize::from(!seen.insert(digest(&encoded.ids, &encoded.supervised)));
             dataset.push(&encoded.ids, &encoded.supervised, source, row + 1);
         }
         dataset.report = report(&dataset.sources, &counts);
@@ -332,10 +333,11 @@ fn check_ids(rows: &Rows<'_>, outcomes: &[Outcome]) -> Result<(), DataError> {
     Ok(())
 }
 
-fn digest(encoded: &text::Encoded) -> blake3::Hash {
+/// What a sample is known by: two of one digest are one sample.
+pub(crate) fn digest(ids: &[u32], supervised: &[bool]) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
-    let ids = encoded.ids.iter().flat_map(|id| id.to_le_bytes());
+    let ids = ids.iter().flat_map(|id| id.to_le_bytes());
     hasher.update(&ids.collect::<Vec<u8>>());
-    hasher.update(&encoded.supervised.iter().map(|&flag| u8::from(flag)).collect::<Vec<u8>>());
+    hasher.update(&supervised.iter().map(|&flag| u8::from(flag)).collect::<Vec<u8>>());
     hasher.finalize()
 }

@@ -31,7 +31,7 @@ pub use cache::{
     CacheError, CacheKey, CacheOutcome, CacheState, EncodeCache, Entry, EntryInfo, Pruned,
 };
 pub use corpus::{Corpus, CorpusFile, Format};
-pub use dataset::{Dataset, Encoded, SourceInfo};
+pub use dataset::{Dataset, Encoded, Size, SourceInfo};
 pub use encode::{Encoder, TooLong};
 pub use error::{ColumnError, DataError, Origin, SampleError};
 pub use histogram::{Bin, histogram};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use data::{Dataset, Schedule};
+use data::{Schedule, Size};
 use engine::{Compiled, Engine};
 use program::graph::{Lora, Node};
 use program::{Kind, ParamId, listing};
@@ -156,10 +156,11 @@ pub(crate) fn renew(record: &mut Record, now: Record) {
 
 fn data(run: &Run<'_, '_>, schedule: &Schedule) -> DataRecord {
     let evaluation = run.evaluation.map_or(Value::Null, |held_out| {
-        let (samples, tokens, supervised) = counts(held_out);
-        json!({"samples": samples, "tokens": tokens, "supervised": supervised})
+        let Size { samples, tokens, supervised } = held_out.size();
+        json!({"samples": samples, "tokens": tokens, "supervised": supervised,
+               "also_trained_on": held_out.shared_with(run.dataset)})
     });
-    let (samples, tokens, supervised) = counts(run.dataset);
+    let Size { samples, tokens, supervised } = run.dataset.size();
     DataRecord {
         samples,
         tokens,
@@ -170,12 +171,6 @@ fn data(run: &Run<'_, '_>, schedule: &Schedule) -> DataRecord {
         cache: run.surroundings.cache.clone(),
         evaluation,
     }
-}
-
-/// Samples, tokens and supervised tokens.
-fn counts(dataset: &Dataset) -> (usize, usize, usize) {
-    let supervised = |index| dataset.sample(index).supervised_tokens();
-    (dataset.len(), dataset.lengths().into_iter().sum(), (0..dataset.len()).map(supervised).sum())
 }
 
 /// BLAKE3 of the listing of every program that was compiled, as it runs.
