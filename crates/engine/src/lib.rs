@@ -39,4 +39,4 @@ pub use profile::{KernelRow, Profile};
 pub use run::Engine;
 pub use sampling::{Choice, Sampler, Sampling, SamplingError};
 pub use step::TokenMeasures;
-pub use whole::{MOST_ACTIONS, Part};
+pub use whole::{MOST_ACTIONS, Part, RankLedgers};

@@ -62,7 +62,7 @@ fn a_finished_run_is_shown_intact_and_a_changed_byte_breaks_it_loudly() {
         kernels.iter().any(|k| k["op"] == "Attention" && k["kernel"] != "plain"),
         "{kernels:?}"
     );
-    for kind in record["memory"]["kinds"].as_array().unwrap() {
+    for kind in record["memory"]["ranks"][0]["kinds"].as_array().unwrap() {
         assert_eq!(kind["planned_bytes"], kind["used_bytes"], "{kind}");
     }
     for check in ["packed = alone", "recomputed = kept", "no token sees a later one"] {

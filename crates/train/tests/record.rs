@@ -29,7 +29,9 @@ fn a_finished_run_says_what_ran_and_is_sealed() {
     let layers: Vec<_> = record.adapters.iter().map(|of| (of.layer, of.modules.len())).collect();
     assert_eq!(layers, [(Some(0), 7), (Some(1), 7)]);
     assert_eq!((record.adapters[0].rank, record.adapters[0].scale), (16, 2.0));
-    for kind in &record.memory.kinds {
+    let [memory] = &record.memory.ranks[..] else { panic!("{:?}", record.memory) };
+    assert_eq!(memory.ranks, "0");
+    for kind in &memory.kinds {
         assert_eq!(kind.planned_bytes, kind.used_bytes, "{}", kind.kind);
     }
     let attention = record.arithmetic.kernels.iter().find(|of| of.op == "Attention").unwrap();

@@ -272,6 +272,7 @@ impl Run<'_, '_> {
         };
         let frozen = gates::frozen(lora.is_some(), recorder.frozen(), &weights);
         recorder.gate(frozen.at(step))?;
+        recorder.memory(self.engine)?;
         let product = product::path(folder, lora.is_some());
         match lora {
             Some(spec) => {
