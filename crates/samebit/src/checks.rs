@@ -21,7 +21,8 @@ pub(crate) struct Options {
     pub(crate) smoke: bool,
 }
 
-/// Makes every check, with an engine whose weights are loaded. A run afterwards gives the bits that it gives without.
+/// Makes every check, with an engine whose weights are loaded, on the first rank; the others [`trial`]. A run afterwards
+/// gives the bits that it gives without.
 pub(crate) fn run(tuning: &Tuning, engine: &mut Engine<'_>, options: Options) -> Result<Vec<Gate>> {
     let mut checks = vec![
         settings(tuning),
@@ -32,17 +33,21 @@ pub(crate) fn run(tuning: &Tuning, engine: &mut Engine<'_>, options: Options) ->
         disk(tuning, engine)?,
         memory(tuning),
     ];
-    if tuning.resolved.topology().ranks() > 1 {
-        let why = "it takes one rank; a run over ranks has the bits of one, which can be checked";
-        checks.push(Gate::skipped("a step before the first", why));
-        checks.extend(tuning.device.kernel_choices());
-        return Ok(checks);
-    }
+    checks.extend(trial(tuning, engine, options)?);
+    checks.extend(tuning.device.kernel_choices());
+    Ok(checks)
+}
+
+/// Those checks that every rank makes together, by running steps.
+pub(crate) fn trial(
+    tuning: &Tuning,
+    engine: &mut Engine<'_>,
+    options: Options,
+) -> Result<Vec<Gate>> {
     engine.forget_kernels();
-    checks.extend(probe::probe(engine, &tuning.dataset, &tuning.resolved)?);
+    let mut checks = probe::probe(engine, &tuning.dataset, &tuning.resolved)?;
     checks.push(kernels(engine));
     checks.push(longest(tuning, engine, options.smoke)?);
-    checks.extend(tuning.device.kernel_choices());
     Ok(checks)
 }
 

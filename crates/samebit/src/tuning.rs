@@ -9,9 +9,10 @@ use crate::interrupt;
 use crate::model::{self, Model, Source};
 use crate::output::{Table, duration, thousands};
 use crate::progress;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use data::{CacheOutcome, Dataset};
 use engine::{Blueprint, Engine, Exchange, Fit, Fitter, Job};
+use fabric::{Cause, RunError, Seat, World};
 use indicatif::ProgressBar;
 use program::keep::{Keep, Level};
 use program::ledger::Bytes;
@@ -177,6 +178,27 @@ impl Tuning {
         Ok(engine)
     }
 
+    /// Runs on every rank with its engine, the base weights loaded: on threads of this process, or as this one of a
+    /// launcher's. Gives what the ranks that ran here gave, in order; `quiet` ones tell nobody how loading goes.
+    pub(crate) fn on_ranks<T: Send>(
+        &self,
+        quiet: bool,
+        body: impl Fn(usize, &mut Engine<'_>) -> Result<T> + Sync,
+    ) -> Result<Vec<T>> {
+        let topology = self.resolved.topology();
+        let rank = |seat: &mut Seat<'_>| {
+            let exchange = seat.member(0).map(|member| Box::new(member) as Box<dyn Exchange>);
+            let mut engine = self.rank_engine(seat.index(), exchange, quiet)?;
+            body(seat.index(), &mut engine)
+        };
+        let world = World::new(&[topology]);
+        let ranks = match fabric::launched() {
+            None => world.run(rank),
+            Some(_) => world.run_process(rank).map(|mine| vec![mine]),
+        };
+        ranks.map_err(|error| of_ranks(error, &topology))
+    }
+
     /// Bytes of every rank together.
     pub(crate) fn planned_bytes(&self) -> usize {
         self.blueprints.iter().map(|blueprint| blueprint.ledger.total()).sum()
@@ -247,6 +269,17 @@ impl Tuning {
             Bytes(self.planned_bytes()),
             ranks_text(&r.topology()),
         ))
+    }
+}
+
+/// The failure of the first rank to fail; which one it was is told where there are several.
+fn of_ranks(error: RunError<anyhow::Error>, topology: &Topology) -> anyhow::Error {
+    match error.cause {
+        Cause::Error(cause) if topology.ranks() == 1 => cause,
+        Cause::Error(cause) => {
+            cause.context(format!("rank {} failed at {}", error.rank, error.operation))
+        }
+        cause => anyhow!("rank {} failed at {}: {cause}", error.rank, error.operation),
     }
 }
 

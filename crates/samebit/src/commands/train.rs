@@ -5,11 +5,9 @@ use crate::device;
 use crate::model::Source;
 use crate::output;
 use crate::tuning::{self, Bar, MemoryReport, Tuning};
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use data::CacheOutcome;
-use engine::{Exchange, Job};
-use fabric::{Cause, RunError, Seat, World};
-use program::Topology;
+use engine::{Engine, Job};
 use record::Record;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -126,21 +124,19 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let extra: Vec<(&str, &[u8])> =
         companions.iter().map(|(n, bytes)| (n.as_str(), bytes.as_slice())).collect();
     let bar = Mutex::new(Some(Bar::new(quiet)?));
-    let topology = tuning.resolved.topology();
-    let rank = |seat: &mut Seat<'_>| {
+    let rank = |index: usize, engine: &mut Engine<'_>| {
         // The first rank alone tells people.
-        let lead = |_: &mut Bar| seat.index() == 0;
+        let lead = |_: &mut Bar| index == 0;
         let bar = bar.lock().unwrap_or_else(PoisonError::into_inner).take_if(lead);
-        let exchange = seat.member(0).map(|member| Box::new(member) as Box<dyn Exchange>);
-        let mut engine = tuning.rank_engine(seat.index(), exchange, quiet)?;
         let led = match bar {
             None => {
-                tuning.run(&mut engine, &tuning.surroundings, &extra).follow()?;
+                checks::trial(&tuning, engine, args.checks)?;
+                tuning.run(engine, &tuning.surroundings, &extra).follow()?;
                 None
             }
             Some(mut bar) => {
-                let surroundings = tuning.checked(&mut engine, args.checks)?;
-                let mut run = tuning.run(&mut engine, &surroundings, &extra);
+                let surroundings = tuning.checked(engine, args.checks)?;
+                let mut run = tuning.run(engine, &surroundings, &extra);
                 let outcome = match args.resume {
                     Some(_) => run.resume(&mut bar)?,
                     None => run.start(&mut bar)?,
@@ -148,14 +144,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
                 Some((outcome, bar.steps))
             }
         };
-        anyhow::Ok((led, engine.ledger().total()))
+        Ok((led, engine.ledger().total()))
     };
-    let world = World::new(&[topology]);
-    let ranks = match launched {
-        None => world.run(rank),
-        Some(_) => world.run_process(rank).map(|mine| vec![mine]),
-    };
-    let mut ranks = ranks.map_err(|error| of_ranks(error, &topology))?;
+    let mut ranks = tuning.on_ranks(quiet, rank)?;
     let allocated = ranks.iter().map(|(_, bytes)| bytes).sum();
     // Of a launcher's processes the first one reports, for itself.
     let Some((outcome, steps)) = ranks.swap_remove(0).0 else { return Ok(()) };
@@ -181,17 +172,6 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Some(checkpoint) => {
             bail!("stopped before its end; go on from {} with --resume", checkpoint.display())
         }
-    }
-}
-
-/// The failure of the first rank to fail; which one it was is told where there are several.
-fn of_ranks(error: RunError<anyhow::Error>, topology: &Topology) -> anyhow::Error {
-    match error.cause {
-        Cause::Error(cause) if topology.ranks() == 1 => cause,
-        Cause::Error(cause) => {
-            cause.context(format!("rank {} failed at {}", error.rank, error.operation))
-        }
-        cause => anyhow!("rank {} failed at {}: {cause}", error.rank, error.operation),
     }
 }
 
