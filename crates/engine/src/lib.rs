@@ -32,7 +32,7 @@ pub use error::EngineError;
 pub use exchange::Exchange;
 pub use fit::{Fit, Fitter, Largest, StepShape, Workspace};
 pub use generate::{Advance, Row};
-pub use kernels::KernelUse;
+pub use kernels::{KernelUse, ProductShape};
 pub use optimizer::{Hyper, UpdateReport};
 pub use phases::{Phase, PhaseLedger, Phases};
 pub use profile::{KernelRow, Profile};
