@@ -38,7 +38,7 @@ const FREE: [&str; 14] = [
 ];
 
 /// Name of the hash of the base weights in an identity.
-pub(crate) const WEIGHTS: &str = "base weights";
+pub(crate) const WEIGHTS: &str = "base_weights";
 
 /// Trained parameters in the model's order.
 pub(crate) fn trained(engine: &Engine<'_>) -> impl Iterator<Item = ParamId> {
@@ -83,7 +83,7 @@ fn identity(run: &Run<'_, '_>, schedule: &mut Schedule) -> Result<Identity, Trai
     let mut put = |key: &str, value: String| hashes.insert(key.to_owned(), value);
     put("data", run.dataset.identity());
     if let Some(held_out) = run.evaluation {
-        put("evaluation data", held_out.identity());
+        put("evaluation_data", held_out.identity());
     }
     put("order", order(schedule));
     put(WEIGHTS, fingerprint::weights(run.engine).map_err(of_ranks)?);
@@ -319,8 +319,8 @@ mod tests {
     fn ranks_with_the_same_bytes_are_one_row() {
         let ledgers = |planned: usize, allocated: usize| {
             let mut both = [Ledger::default(); 2];
-            both[0].add(Kind::Weights, planned);
-            both[1].add(Kind::Weights, allocated);
+            both[0].add(Kind::ALL[0], planned);
+            both[1].add(Kind::ALL[0], allocated);
             RankLedgers { planned: both[0], allocated: both[1] }
         };
         let (usual, other, over) = (ledgers(8, 8), ledgers(4, 4), ledgers(8, 9));

@@ -3,7 +3,7 @@
 mod common;
 
 use arena::{ExecError, Executor, Frame};
-use common::Fixture;
+use common::{Fixture, Watch, files, surroundings};
 use fabric::World;
 use oracle::{Oracle, Precision};
 use program::{Op, Program};
@@ -168,5 +168,32 @@ fn a_loss_out_of_bounds_is_found_before_the_run() {
     let fixture = Fixture::new("llama");
     for gates in probed(&fixture, "loss_limit = 0.001\ndp = 2\n", None) {
         assert_eq!(failed(&gates), ["loss within bounds"]);
+    }
+}
+
+#[test]
+fn a_run_after_a_probe_has_the_bits_of_one_without() {
+    for (model, mode) in [("qwen3", "lora"), ("llama_tied", "full")] {
+        let fixture = Fixture::new(model);
+        for ranks in ["", "tp = 2\ndp = 2\n"] {
+            let more = format!("mode = \"{mode}\"\n{ranks}");
+            let resolved = fixture.resolved(&fixture.requested("out", &more));
+            let probed = |engine: &mut engine::Engine<'_>| {
+                probe::probe(engine, &fixture.dataset, &resolved).unwrap();
+                probe::longest(engine, &fixture.dataset).unwrap();
+            };
+            let run = |out: &str, before: &(dyn Fn(&mut engine::Engine<'_>) + Sync)| {
+                let mut watch = Watch::default();
+                let around = surroundings();
+                fixture.run_in(&around, out, &more, false, before, &mut watch).unwrap();
+                let kept =
+                    ["adapter", "model", "checkpoints"].map(|part| fixture.out(out).join(part));
+                let kept = kept.iter().filter(|folder| folder.exists()).map(|folder| files(folder));
+                (fixture.steps(out), kept.collect::<Vec<_>>())
+            };
+            let (with, without) =
+                (format!("with{}", ranks.len()), format!("without{}", ranks.len()));
+            assert!(run(&with, &probed) == run(&without, &|_| ()), "{model} {ranks}");
+        }
     }
 }

@@ -118,7 +118,7 @@ fn changed_weights_change_the_record() {
     let mut watch = Watch::default();
     fixture.run_in(&surroundings(), "other", "", false, nudge, &mut watch).unwrap();
     let other = Record::read(&fixture.out("other")).unwrap();
-    assert_ne!(other.identity.hashes["base weights"], base.identity.hashes["base weights"]);
+    assert_ne!(other.identity.hashes["base_weights"], base.identity.hashes["base_weights"]);
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn held_out_samples_are_evaluated_and_change_no_bit_of_training() {
     plain.run("plain", "", false, &mut Watch::default()).unwrap();
     assert_eq!(fixture.steps("out"), plain.steps("plain"));
     let record = Record::read(&fixture.out("out")).unwrap();
-    assert!(record.identity.hashes.contains_key("evaluation data"));
+    assert!(record.identity.hashes.contains_key("evaluation_data"));
     assert_eq!(record.data.evaluation["samples"], 3);
 }
 

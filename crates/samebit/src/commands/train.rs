@@ -24,8 +24,8 @@ pub(crate) struct Args {
     settings: Settings,
     /// Go on from the newest checkpoint of a run: RUN alone is enough, its record has the settings; without RUN, the one in
     /// --out
-    #[arg(long, value_name = "RUN", num_args = 0..=1, default_missing_value = "")]
-    resume: Option<PathBuf>,
+    #[arg(long, value_name = "RUN", num_args = 0..=1)]
+    resume: Option<Option<PathBuf>>,
     /// Resume although these changed: settings, or what the refusal names (data, template, binary, …)
     #[arg(long, value_name = "WHAT,...", value_delimiter = ',', requires = "resume")]
     allow_changed: Vec<String>,
@@ -47,7 +47,7 @@ pub(crate) struct Args {
 impl Args {
     fn requested(&self) -> Result<Requested> {
         match &self.resume {
-            Some(run) if !run.as_os_str().is_empty() => self.recorded(run),
+            Some(Some(run)) => self.recorded(run),
             _ => Ok(Requested::read(self.config.as_deref(), self.settings.clone())?),
         }
     }
@@ -61,12 +61,16 @@ impl Args {
                 run.display()
             );
         }
-        let folder = std::path::absolute(run)?;
+        let folder = std::path::absolute(run_of(run))?;
         let record = Record::read(&folder)?;
         let mut flags = self.settings.clone();
         let data = flags.data.iter_mut().flatten().map(|source| &mut source.path);
         for path in data.chain(flags.eval.iter_mut().flatten()) {
             *path = std::path::absolute(&*path)?;
+        }
+        if let Some(model) = flags.model.as_mut().filter(|model| Path::new(model).exists()) {
+            let path = std::path::absolute(&*model)?;
+            *model = path.to_str().context("--model: its path is not UTF-8")?.to_owned();
         }
         let recorded = train::requested(&record, folder.clone()).with_context(|| {
             format!("{}: this version does not have its settings", folder.display())
@@ -79,13 +83,28 @@ impl Args {
     }
 }
 
+/// The run of a path that may be one of its checkpoints, as the end of a stopped run names it.
+fn run_of(path: &Path) -> &Path {
+    let of_checkpoint = || {
+        let checkpoints = path.parent()?;
+        let is_step = path.file_name()?.to_str()?.starts_with("step-");
+        (is_step && checkpoints.ends_with(train::CHECKPOINTS)).then(|| checkpoints.parent())?
+    };
+    of_checkpoint().unwrap_or(path)
+}
+
 /// Settings, model, data and plan of a run, and what its record is to say.
 pub(crate) fn prepare(args: &Args, quiet: bool) -> Result<Tuning> {
-    let mut tuning = tuning::prepare(args.requested()?, &args.source, Job::default(), quiet)?;
+    // A resumed run goes to where it was begun; what this command names is where it is given.
+    let absolute = |path: Option<PathBuf>| path.map(std::path::absolute).transpose();
     let from_environment = || std::env::var_os(SIGN_KEY).map(PathBuf::from);
+    let signing_key = absolute(args.sign_key.clone().or_else(from_environment))?;
+    let cache = args.source.cache.clone().map_or_else(hub::default_folder, Ok);
+    let source = Source { cache: absolute(cache.ok())?, ..args.source.clone() };
+    let mut tuning = tuning::prepare(args.requested()?, &source, Job::default(), quiet)?;
     let surroundings = &mut tuning.surroundings;
     surroundings.allow_changed = args.allow_changed.clone();
-    surroundings.signing_key = args.sign_key.clone().or_else(from_environment);
+    surroundings.signing_key = signing_key;
     if let Some(key) = &surroundings.signing_key {
         // A key that cannot be read must not show after the last step.
         record::read_signing_key(key)?;
@@ -99,6 +118,8 @@ const SIGN_KEY: &str = "SAMEBIT_SIGN_KEY";
 /// The report.
 #[derive(Serialize)]
 struct Trained {
+    /// `finished` or `stopped`.
+    status: &'static str,
     out: PathBuf,
     /// Adapter or model folder; null when the run was stopped.
     product: Option<PathBuf>,
@@ -123,7 +144,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let companions = crate::commands::merge::companions(&tuning.model)?;
     let extra: Vec<(&str, &[u8])> =
         companions.iter().map(|(n, bytes)| (n.as_str(), bytes.as_slice())).collect();
-    let bar = Mutex::new(Some(Bar::new(quiet)?));
+    let bar = Mutex::new(Some(Bar::new(quiet, args.resume.is_some())?));
     let rank = |index: usize, engine: &mut Engine<'_>| {
         // The first rank alone tells people.
         let lead = |_: &mut Bar| index == 0;
@@ -159,6 +180,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Outcome::Stopped { checkpoint, .. } => (None, Some(checkpoint)),
     };
     let report = Trained {
+        status: if product.is_some() { "finished" } else { "stopped" },
         out: tuning.resolved.out.value.clone(),
         product,
         checkpoint,
@@ -169,16 +191,18 @@ pub(crate) fn run(args: Args) -> Result<()> {
     output::report(args.json, &report, text)?;
     match &report.checkpoint {
         None => Ok(()),
-        Some(checkpoint) => {
-            bail!("stopped before its end; go on from {} with --resume", checkpoint.display())
-        }
+        Some(checkpoint) => bail!(
+            "stopped before its end, after {}; go on with samebit train --resume {}",
+            checkpoint.display(),
+            report.out.display()
+        ),
     }
 }
 
 fn text(report: &Trained) -> String {
     let end = match &report.product {
-        Some(product) => format!("finished: {}", product.display()),
-        _ => "stopped".to_string(),
+        Some(product) => format!("{}: {}", report.status, product.display()),
+        None => report.status.to_owned(),
     };
     format!("{}\n{}{end}\n", tuning::steps_text(&report.steps), report.memory.text())
 }
