@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use data::{Schedule, Size};
-use engine::{Compiled, Engine};
+use engine::{Compiled, Engine, EngineError, RankLedgers};
 use program::graph::{Lora, Node};
 use program::{Kind, ParamId, listing};
 use record::{
-    Arithmetic, DataRecord, Identity, KernelUse, KindBytes, LayerAdapters, Memory, Record, Setting,
-    Status,
+    Arithmetic, DataRecord, Identity, KernelUse, KindBytes, LayerAdapters, Memory, RankMemory,
+    Record, Setting, Status,
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -38,7 +38,7 @@ const FREE: [&str; 14] = [
 ];
 
 /// Name of the hash of the base weights in an identity.
-pub(crate) const WEIGHTS: &str = "base weights";
+pub(crate) const WEIGHTS: &str = "base_weights";
 
 /// Trained parameters in the model's order.
 pub(crate) fn trained(engine: &Engine<'_>) -> impl Iterator<Item = ParamId> {
@@ -83,7 +83,7 @@ fn identity(run: &Run<'_, '_>, schedule: &mut Schedule) -> Result<Identity, Trai
     let mut put = |key: &str, value: String| hashes.insert(key.to_owned(), value);
     put("data", run.dataset.identity());
     if let Some(held_out) = run.evaluation {
-        put("evaluation data", held_out.identity());
+        put("evaluation_data", held_out.identity());
     }
     put("order", order(schedule));
     put(WEIGHTS, fingerprint::weights(run.engine).map_err(of_ranks)?);
@@ -136,7 +136,7 @@ pub(crate) fn record(run: &Run<'_, '_>, schedule: &mut Schedule) -> Result<Recor
         steps: schedule.steps(),
         trained_parameters: trained.map(|param| param.elements()).sum(),
         data: data(run, schedule),
-        memory: memory(run.engine, lease),
+        memory: memory(run.engine, lease).map_err(of_ranks)?,
         gates: Vec::new(),
         tensors: Vec::new(),
     })
@@ -216,19 +216,44 @@ fn adapters(engine: &Engine<'_>) -> Vec<LayerAdapters> {
     found
 }
 
-/// Bytes by kind, planned and allocated.
-pub(crate) fn memory(engine: &Engine<'_>, lease_bytes: Option<usize>) -> Memory {
-    let (planned, used) = (&engine.blueprint.ledger, engine.ledger());
-    let kinds = Kind::ALL.into_iter().map(|kind| KindBytes {
-        kind: kind.name().to_owned(),
-        planned_bytes: planned.bytes(kind),
-        used_bytes: used.bytes(kind),
-    });
-    Memory {
-        kinds: kinds.collect(),
+/// Bytes by kind of every rank, planned and allocated. On the first rank, while the others follow.
+///
+/// # Errors
+/// Another rank failed.
+pub(crate) fn memory(
+    engine: &Engine<'_>,
+    lease_bytes: Option<usize>,
+) -> Result<Memory, EngineError> {
+    Ok(Memory {
+        ranks: distinct(&engine.ledgers_served()?),
         lease_bytes,
         peak_resident_bytes: record::peak_resident_bytes(),
+    })
+}
+
+/// Ranks with the same bytes are one row.
+fn distinct(ledgers: &[RankLedgers]) -> Vec<RankMemory> {
+    let mut found: Vec<(&RankLedgers, Vec<usize>)> = Vec::new();
+    for (rank, ledgers) in ledgers.iter().enumerate() {
+        match found.iter_mut().find(|(known, _)| *known == ledgers) {
+            Some((_, ranks)) => ranks.push(rank),
+            None => found.push((ledgers, vec![rank])),
+        }
     }
+    let of = |(ledgers, members): (&RankLedgers, Vec<usize>)| RankMemory {
+        ranks: ranges(&members),
+        kinds: kinds(ledgers),
+    };
+    found.into_iter().map(of).collect()
+}
+
+fn kinds(ledgers: &RankLedgers) -> Vec<KindBytes> {
+    let of = |kind: Kind| KindBytes {
+        kind: kind.name().to_owned(),
+        planned_bytes: ledgers.planned.bytes(kind),
+        used_bytes: ledgers.allocated.bytes(kind),
+    };
+    Kind::ALL.into_iter().map(of).collect()
 }
 
 /// Kernels as they ran so far.
@@ -282,6 +307,26 @@ pub fn requested(record: &Record, folder: PathBuf) -> Result<Requested, serde_js
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use program::Ledger;
+
+    #[test]
+    fn ranks_with_the_same_bytes_are_one_row() {
+        let ledgers = |planned: usize, allocated: usize| {
+            let mut both = [Ledger::default(); 2];
+            both[0].add(Kind::ALL[0], planned);
+            both[1].add(Kind::ALL[0], allocated);
+            RankLedgers { planned: both[0], allocated: both[1] }
+        };
+        let (usual, other, over) = (ledgers(8, 8), ledgers(4, 4), ledgers(8, 9));
+        let found = distinct(&[usual, usual, other, usual, over]);
+        let rows: Vec<_> = found
+            .iter()
+            .map(|of| (&*of.ranks, of.kinds[0].planned_bytes, of.kinds[0].used_bytes))
+            .collect();
+        assert_eq!(rows, [("0-1,3", 8, 8), ("2", 4, 4), ("4", 8, 9)]);
+    }
+
     #[test]
     fn neighbours_are_joined() {
         for (numbers, text) in

@@ -119,6 +119,13 @@ impl Recorder {
         Ok(line.tensors.iter().filter(same).map(|(name, _)| name.clone()).collect())
     }
 
+    /// Takes what every rank holds by now. On the first rank, while the others follow.
+    pub(crate) fn memory(&mut self, engine: &Engine<'_>) -> Result<(), TrainError> {
+        let lease = self.record.memory.lease_bytes;
+        self.record.memory = contents::memory(engine, lease).map_err(of_ranks)?;
+        Ok(())
+    }
+
     /// Hash of the frozen weights at the start.
     pub(crate) fn frozen(&self) -> &str {
         self.record.identity.hashes.get(contents::WEIGHTS).map_or("", String::as_str)
@@ -135,7 +142,7 @@ impl Recorder {
             session.clock_jump_count = count;
         }
         self.record.arithmetic.kernels = contents::kernels(engine);
-        self.record.memory = contents::memory(engine, self.record.memory.lease_bytes);
+        self.record.memory.peak_resident_bytes = record::peak_resident_bytes();
         self.record.write(&self.folder)
     }
 

@@ -5,11 +5,9 @@ use crate::device;
 use crate::model::Source;
 use crate::output;
 use crate::tuning::{self, Bar, MemoryReport, Tuning};
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use data::CacheOutcome;
-use engine::{Exchange, Job};
-use fabric::{Cause, RunError, Seat, World};
-use program::Topology;
+use engine::{Engine, Job};
 use record::Record;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -26,8 +24,8 @@ pub(crate) struct Args {
     settings: Settings,
     /// Go on from the newest checkpoint of a run: RUN alone is enough, its record has the settings; without RUN, the one in
     /// --out
-    #[arg(long, value_name = "RUN", num_args = 0..=1, default_missing_value = "")]
-    resume: Option<PathBuf>,
+    #[arg(long, value_name = "RUN", num_args = 0..=1)]
+    resume: Option<Option<PathBuf>>,
     /// Resume although these changed: settings, or what the refusal names (data, template, binary, …)
     #[arg(long, value_name = "WHAT,...", value_delimiter = ',', requires = "resume")]
     allow_changed: Vec<String>,
@@ -49,7 +47,7 @@ pub(crate) struct Args {
 impl Args {
     fn requested(&self) -> Result<Requested> {
         match &self.resume {
-            Some(run) if !run.as_os_str().is_empty() => self.recorded(run),
+            Some(Some(run)) => self.recorded(run),
             _ => Ok(Requested::read(self.config.as_deref(), self.settings.clone())?),
         }
     }
@@ -63,12 +61,16 @@ impl Args {
                 run.display()
             );
         }
-        let folder = std::path::absolute(run)?;
+        let folder = std::path::absolute(run_of(run))?;
         let record = Record::read(&folder)?;
         let mut flags = self.settings.clone();
         let data = flags.data.iter_mut().flatten().map(|source| &mut source.path);
         for path in data.chain(flags.eval.iter_mut().flatten()) {
             *path = std::path::absolute(&*path)?;
+        }
+        if let Some(model) = flags.model.as_mut().filter(|model| Path::new(model).exists()) {
+            let path = std::path::absolute(&*model)?;
+            *model = path.to_str().context("--model: its path is not UTF-8")?.to_owned();
         }
         let recorded = train::requested(&record, folder.clone()).with_context(|| {
             format!("{}: this version does not have its settings", folder.display())
@@ -81,13 +83,28 @@ impl Args {
     }
 }
 
+/// The run of a path that may be one of its checkpoints, as the end of a stopped run names it.
+fn run_of(path: &Path) -> &Path {
+    let of_checkpoint = || {
+        let checkpoints = path.parent()?;
+        let is_step = path.file_name()?.to_str()?.starts_with("step-");
+        (is_step && checkpoints.ends_with(train::CHECKPOINTS)).then(|| checkpoints.parent())?
+    };
+    of_checkpoint().unwrap_or(path)
+}
+
 /// Settings, model, data and plan of a run, and what its record is to say.
 pub(crate) fn prepare(args: &Args, quiet: bool) -> Result<Tuning> {
-    let mut tuning = tuning::prepare(args.requested()?, &args.source, Job::default(), quiet)?;
+    // A resumed run goes to where it was begun; what this command names is where it is given.
+    let absolute = |path: Option<PathBuf>| path.map(std::path::absolute).transpose();
     let from_environment = || std::env::var_os(SIGN_KEY).map(PathBuf::from);
+    let signing_key = absolute(args.sign_key.clone().or_else(from_environment))?;
+    let cache = args.source.cache.clone().map_or_else(hub::default_folder, Ok);
+    let source = Source { cache: absolute(cache.ok())?, ..args.source.clone() };
+    let mut tuning = tuning::prepare(args.requested()?, &source, Job::default(), quiet)?;
     let surroundings = &mut tuning.surroundings;
     surroundings.allow_changed = args.allow_changed.clone();
-    surroundings.signing_key = args.sign_key.clone().or_else(from_environment);
+    surroundings.signing_key = signing_key;
     if let Some(key) = &surroundings.signing_key {
         // A key that cannot be read must not show after the last step.
         record::read_signing_key(key)?;
@@ -101,6 +118,8 @@ const SIGN_KEY: &str = "SAMEBIT_SIGN_KEY";
 /// The report.
 #[derive(Serialize)]
 struct Trained {
+    /// `finished` or `stopped`.
+    status: &'static str,
     out: PathBuf,
     /// Adapter or model folder; null when the run was stopped.
     product: Option<PathBuf>,
@@ -125,22 +144,20 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let companions = crate::commands::merge::companions(&tuning.model)?;
     let extra: Vec<(&str, &[u8])> =
         companions.iter().map(|(n, bytes)| (n.as_str(), bytes.as_slice())).collect();
-    let bar = Mutex::new(Some(Bar::new(quiet)?));
-    let topology = tuning.resolved.topology();
-    let rank = |seat: &mut Seat<'_>| {
+    let bar = Mutex::new(Some(Bar::new(quiet, args.resume.is_some())?));
+    let rank = |index: usize, engine: &mut Engine<'_>| {
         // The first rank alone tells people.
-        let lead = |_: &mut Bar| seat.index() == 0;
+        let lead = |_: &mut Bar| index == 0;
         let bar = bar.lock().unwrap_or_else(PoisonError::into_inner).take_if(lead);
-        let exchange = seat.member(0).map(|member| Box::new(member) as Box<dyn Exchange>);
-        let mut engine = tuning.rank_engine(seat.index(), exchange, quiet)?;
         let led = match bar {
             None => {
-                tuning.run(&mut engine, &tuning.surroundings, &extra).follow()?;
+                checks::trial(&tuning, engine, args.checks)?;
+                tuning.run(engine, &tuning.surroundings, &extra).follow()?;
                 None
             }
             Some(mut bar) => {
-                let surroundings = tuning.checked(&mut engine, args.checks)?;
-                let mut run = tuning.run(&mut engine, &surroundings, &extra);
+                let surroundings = tuning.checked(engine, args.checks)?;
+                let mut run = tuning.run(engine, &surroundings, &extra);
                 let outcome = match args.resume {
                     Some(_) => run.resume(&mut bar)?,
                     None => run.start(&mut bar)?,
@@ -148,14 +165,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
                 Some((outcome, bar.steps))
             }
         };
-        anyhow::Ok((led, engine.ledger().total()))
+        Ok((led, engine.ledger().total()))
     };
-    let world = World::new(&[topology]);
-    let ranks = match launched {
-        None => world.run(rank),
-        Some(_) => world.run_process(rank).map(|mine| vec![mine]),
-    };
-    let mut ranks = ranks.map_err(|error| of_ranks(error, &topology))?;
+    let mut ranks = tuning.on_ranks(quiet, rank)?;
     let allocated = ranks.iter().map(|(_, bytes)| bytes).sum();
     // Of a launcher's processes the first one reports, for itself.
     let Some((outcome, steps)) = ranks.swap_remove(0).0 else { return Ok(()) };
@@ -168,6 +180,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Outcome::Stopped { checkpoint, .. } => (None, Some(checkpoint)),
     };
     let report = Trained {
+        status: if product.is_some() { "finished" } else { "stopped" },
         out: tuning.resolved.out.value.clone(),
         product,
         checkpoint,
@@ -178,27 +191,18 @@ pub(crate) fn run(args: Args) -> Result<()> {
     output::report(args.json, &report, text)?;
     match &report.checkpoint {
         None => Ok(()),
-        Some(checkpoint) => {
-            bail!("stopped before its end; go on from {} with --resume", checkpoint.display())
-        }
-    }
-}
-
-/// The failure of the first rank to fail; which one it was is told where there are several.
-fn of_ranks(error: RunError<anyhow::Error>, topology: &Topology) -> anyhow::Error {
-    match error.cause {
-        Cause::Error(cause) if topology.ranks() == 1 => cause,
-        Cause::Error(cause) => {
-            cause.context(format!("rank {} failed at {}", error.rank, error.operation))
-        }
-        cause => anyhow!("rank {} failed at {}: {cause}", error.rank, error.operation),
+        Some(checkpoint) => bail!(
+            "stopped before its end, after {}; go on with samebit train --resume {}",
+            checkpoint.display(),
+            report.out.display()
+        ),
     }
 }
 
 fn text(report: &Trained) -> String {
     let end = match &report.product {
-        Some(product) => format!("finished: {}", product.display()),
-        _ => "stopped".to_string(),
+        Some(product) => format!("{}: {}", report.status, product.display()),
+        None => report.status.to_owned(),
     };
     format!("{}\n{}{end}\n", tuning::steps_text(&report.steps), report.memory.text())
 }

@@ -115,16 +115,19 @@ impl Run<'_, '_> {
     fn go_on(&mut self, observer: &mut dyn Observer) -> Result<Outcome, TrainError> {
         let mut schedule = self.schedule()?;
         let folder = self.resolved.out.value.clone();
-        let mut record = Record::read(&folder)?;
-        let now = contents::record(self, &mut schedule)?;
-        let allowed = &self.surroundings.allow_changed;
-        let changed = run_folder::verify(&folder, &record.identity, &now.identity, allowed)?;
+        // A folder without a run gets no lock file.
+        Record::read(&folder)?;
         let _lock = run_folder::lock(&folder)?;
+        // Before the lock another process may have gone on with it, to its end.
+        let mut record = Record::read(&folder)?;
         let product = product::path(&folder, self.resolved.lora().is_some());
         if let Status::Finished { .. } = record.status {
             self.seal_if_missing(&folder)?;
             return Err(RunError::Finished { path: folder, product }.into());
         }
+        let now = contents::record(self, &mut schedule)?;
+        let allowed = &self.surroundings.allow_changed;
+        let changed = run_folder::verify(&folder, &record.identity, &now.identity, allowed)?;
         run_folder::make_checkpoints(&folder)?;
         run_folder::clean(&folder)?;
         // A run that was killed between its product and its end makes both again, to the same bytes.
@@ -272,6 +275,7 @@ impl Run<'_, '_> {
         };
         let frozen = gates::frozen(lora.is_some(), recorder.frozen(), &weights);
         recorder.gate(frozen.at(step))?;
+        recorder.memory(self.engine)?;
         let product = product::path(folder, lora.is_some());
         match lora {
             Some(spec) => {

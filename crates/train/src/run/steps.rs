@@ -146,6 +146,7 @@ impl Run<'_, '_> {
         let figure = format!("{compared} bytes read back the same");
         recorder.gate(record::Gate::ok("checkpoints read back", figure).at(step))?;
         run_folder::prune(folder, self.resolved.keep_checkpoints.value)?;
+        recorder.memory(self.engine)?;
         recorder.write(self.engine)?;
         self.reserve(folder, files)?;
         Ok(checkpoint)
