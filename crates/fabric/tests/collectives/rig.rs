@@ -63,6 +63,13 @@ impl Rig {
         self.floats(cols, &vec![f32::NAN; rows * cols])
     }
 
+    /// One bf16 value.
+    pub(crate) fn half(&mut self) -> BufferId {
+        let id = self.out(1, 1);
+        self.buffers[id.0 as usize].dtype = DType::Bf16;
+        id
+    }
+
     pub(crate) fn words(&mut self, values: &[u32]) -> BufferId {
         let (name, rows) = (format!("buffer {}", self.buffers.len()), values.len());
         let (dtype, axis, kind) = (DType::U32, Axis::Fixed, Kind::Input);
