@@ -2,7 +2,7 @@
 
 use crate::compare::{Verdict, verify};
 use crate::error::VerifyError;
-use crate::seen::{Step, sha256};
+use crate::seen::Trace;
 use crate::work::{Pair, Settings, Work};
 use program::Topology;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use std::fs;
 use std::path::Path;
 
 /// Schema of the archive's files.
-pub const SCHEMA: &str = "samebit.verify/1";
+pub const SCHEMA: &str = "samebit.verify/2";
 
 /// One run of the matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +109,8 @@ pub struct Matrix {
 }
 
 /// Runs cases, or takes them from the archive where they passed there under the same identity. A run that failed or
-/// differed is kept beside as `NAME.failed-N.json` and run again. `told` hears each cell as it is done.
+/// differed is kept beside as `NAME.failed-N.json` and run again, one of another identity as `NAME.other-N.json`. `told`
+/// hears each cell as it is done.
 ///
 /// # Errors
 /// A case that cannot run, before any does; an archive that cannot be written.
@@ -124,16 +125,15 @@ pub fn matrix(
         case.pair.check()?;
         Settings { accumulation: case.accumulation, ..*settings }.check(work)?;
     }
-    let identity = identity(work, settings);
+    let identity = work.identity(settings);
     fs::create_dir_all(archive).map_err(|error| failed(archive, error))?;
-    let mut references: BTreeMap<usize, Vec<Step>> = BTreeMap::new();
+    let mut references: BTreeMap<usize, Trace> = BTreeMap::new();
     let mut cells = Vec::new();
     for case in cases {
         let path = archive.join(format!("{}.json", case.name()));
         let cell = match passed(&path, &identity)? {
             Some(cell) => cell,
             None => {
-                keep_failed(&path)?;
                 let cell = run(work, settings, case, &identity, &mut references);
                 write(&path, &cell)?;
                 cell
@@ -159,10 +159,10 @@ fn run(
     settings: &Settings,
     case: &Case,
     identity: &str,
-    references: &mut BTreeMap<usize, Vec<Step>>,
+    references: &mut BTreeMap<usize, Trace>,
 ) -> Cell {
     let settings = Settings { accumulation: case.accumulation, ..*settings };
-    let known = references.get(&case.accumulation).map(Vec::as_slice);
+    let known = references.get(&case.accumulation);
     let (verdict, failure) = match verify(work, &settings, case.pair, None, known) {
         Ok((verdict, reference)) => {
             references.entry(case.accumulation).or_insert(reference);
@@ -183,37 +183,25 @@ fn run(
     }
 }
 
-/// Everything that may change a bit of the matrix.
-fn identity(work: &Work<'_>, settings: &Settings) -> String {
-    let text = format!(
-        "{} {:?} {:?} {:?} {settings:?} {}",
-        work.name,
-        work.graph.params.iter().map(|p| (&p.name, p.rows, p.cols)).collect::<Vec<_>>(),
-        work.prompts,
-        work.stops,
-        env!("CARGO_PKG_VERSION"),
-    );
-    sha256(text.into_bytes())
-}
-
-/// The cell of a file, where it passed under this identity.
+/// The cell of a file, where it passed under this identity. Any other is moved out of the way, under a name that says why
+/// it does not count.
 fn passed(path: &Path, identity: &str) -> Result<Option<Cell>, VerifyError> {
     if !path.exists() {
         return Ok(None);
     }
     let text = fs::read(path).map_err(|error| failed(path, error))?;
     let cell: Cell = serde_json::from_slice(&text).map_err(|error| failed(path, error))?;
-    Ok(Some(cell).filter(|cell| cell.passes() && cell.identity == identity))
-}
-
-/// Moves a run that does not count out of the way, under a name that says so.
-fn keep_failed(path: &Path) -> Result<(), VerifyError> {
-    if !path.exists() {
-        return Ok(());
-    }
-    let free = (1..).map(|n| path.with_extension(format!("failed-{n}.json")));
+    let why = match (cell.passes(), cell.identity == identity) {
+        (true, true) => return Ok(Some(cell)),
+        (true, false) => "other",
+        (false, _) => "failed",
+    };
+    let free = (1..).map(|n| path.with_extension(format!("{why}-{n}.json")));
     let target = free.into_iter().find(|target| !target.exists());
-    target.map_or(Ok(()), |target| fs::rename(path, target).map_err(|error| failed(path, error)))
+    target
+        .map_or(Ok(()), |target| fs::rename(path, target))
+        .map_err(|error| failed(path, error))?;
+    Ok(None)
 }
 
 fn write(path: &Path, cell: &Cell) -> Result<(), VerifyError> {

@@ -1,9 +1,13 @@
 //! What is verified: a model, prompts, settings, a pair of topologies.
 
 use crate::error::VerifyError;
+use crate::seen::sha256;
 use arena::Executor;
+use canon::policy::scale;
 use engine::{Engine, EngineError, Hyper, Sampling};
+use program::lower::Head;
 use program::{Graph, Topology};
+use rl::loss::{KlEstimator, Normalise, PolicyLoss};
 
 /// How an engine gets its weights.
 pub type Load<'a> = dyn Fn(&mut Engine<'_>) -> Result<(), EngineError> + Sync + 'a;
@@ -24,6 +28,21 @@ pub struct Work<'a> {
     pub stops: Vec<u32>,
 }
 
+impl Work<'_> {
+    /// Hash of everything that may change a bit of a run, topologies apart.
+    pub fn identity(&self, settings: &Settings) -> String {
+        let text = format!(
+            "{} {:?} {:?} {:?} {settings:?} {}",
+            self.name,
+            self.graph.params.iter().map(|p| (&p.name, p.rows, p.cols)).collect::<Vec<_>>(),
+            self.prompts,
+            self.stops,
+            env!("CARGO_PKG_VERSION"),
+        );
+        sha256(text.into_bytes())
+    }
+}
+
 /// Settings of the updates: part of the identity.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
@@ -37,6 +56,9 @@ pub struct Settings {
     pub accumulation: usize,
     /// How tokens are chosen.
     pub sampling: Sampling,
+    /// Coefficient in the loss of the divergence from the reference model (estimator k3); 0 for none. With LoRA the
+    /// reference is the base, else the model before the first update.
+    pub kl_coef: f64,
     /// The optimizer.
     pub hyper: Hyper,
 }
@@ -49,6 +71,7 @@ impl Default for Settings {
             max_response: 24,
             accumulation: 2,
             sampling: Sampling { temperature: 1.0, seed: 1, ..Sampling::default() },
+            kl_coef: 0.0,
             hyper: Hyper {
                 lr: 1e-3,
                 beta1: 0.9,
@@ -101,10 +124,28 @@ impl std::fmt::Display for Pair {
 }
 
 impl Settings {
+    /// What the head of training finds of each token.
+    pub(crate) fn head(&self) -> Head {
+        let Sampling { temperature, top_k, top_p, .. } = self.sampling;
+        Head { scale: scale(temperature), truncated: top_k > 0 || top_p < 1.0, entropy: false }
+    }
+
+    /// The loss: clipped ratios and advantages, every token alike, and the divergence.
+    pub(crate) fn loss(&self) -> PolicyLoss {
+        PolicyLoss {
+            normalise: Normalise::Token,
+            max_tokens: self.max_response,
+            clip_low: 0.2,
+            clip_high: 0.2,
+            kl: (self.kl_coef != 0.0).then_some((self.kl_coef, KlEstimator::K3)),
+            entropy: 0.0,
+        }
+    }
+
     /// Refuses settings under which nothing would be proved.
     ///
     /// # Errors
-    /// [`VerifyError::Setting`].
+    /// [`VerifyError::Setting`], [`VerifyError::KlCoef`].
     pub(crate) fn check(&self, work: &Work<'_>) -> Result<(), VerifyError> {
         let completions = work.prompts.len() * self.samples;
         let refuse = |what, value, needed| Err(VerifyError::Setting { what, value, needed });
@@ -116,6 +157,9 @@ impl Settings {
         }
         if self.max_response == 0 {
             return refuse("max-response-len", 0, "at least one token is generated");
+        }
+        if !self.kl_coef.is_finite() {
+            return Err(VerifyError::KlCoef { value: self.kl_coef });
         }
         if self.accumulation == 0 || !completions.is_multiple_of(self.accumulation) {
             return refuse(

@@ -57,6 +57,10 @@ pub(crate) struct Args {
     /// Most candidates; 0 for all
     #[arg(long, default_value_t = 0)]
     top_k: usize,
+    /// Coefficient in the loss of the divergence from the reference model: with LoRA the base, else the model before the
+    /// first update; 0 for none
+    #[arg(long, default_value_t = 0.0)]
+    kl_coef: f64,
     /// Seed of rollouts and of adapters
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -80,7 +84,7 @@ pub(crate) struct Args {
 
 fn rule(name: &str) -> Result<Rule, String> {
     Rule::of(name).ok_or_else(|| {
-        let names: Vec<&str> = Rule::ALL.into_iter().map(Rule::name).collect();
+        let names: Vec<&str> = Rule::all().map(Rule::name).collect();
         format!("no such rule; there are {}", names.join(", "))
     })
 }
@@ -149,6 +153,7 @@ fn proceed(args: &Args, work: &Work<'_>) -> Result<()> {
         samples: args.samples,
         max_response: args.max_response_len,
         accumulation: args.accumulation,
+        kl_coef: args.kl_coef,
         sampling: Sampling {
             temperature: args.temperature,
             top_p: args.top_p,
@@ -176,7 +181,10 @@ fn one(args: &Args, work: &Work<'_>, settings: &Settings) -> Result<()> {
         perturbed: args.perturb.map(Rule::name),
         verdict,
     };
-    output::report(args.json, &report, |report| text(&pair, report))?;
+    // Of processes the first one speaks for all.
+    if fabric::launched().is_none_or(|launched| launched.rank == 0) {
+        output::report(args.json, &report, |report| text(&pair, report))?;
+    }
     if !report.verdict.same {
         bail!("{} of the compared values differ", report.verdict.differences.len());
     }
@@ -218,6 +226,13 @@ fn text(pair: &Pair, report: &Report) -> String {
 const MOST_NAMED: usize = 8;
 
 fn matrix(args: &Args, work: &Work<'_>, settings: &Settings) -> Result<()> {
+    if let Some(launched) = fabric::launched() {
+        bail!(
+            "--matrix under a launcher of {} processes: its topologies have different numbers of ranks; start one \
+             process, whose ranks are threads",
+            launched.processes
+        );
+    }
     let cases = verify::cases(Topology::WIDTH);
     let bar = progress::count("verifying", cases.len() as u64, args.json);
     let mut told = |cell: &Cell, done: usize| {
