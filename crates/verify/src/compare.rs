@@ -8,6 +8,7 @@ use crate::seen::{Seen, Step, Trace};
 use crate::witness::{Log, Origin, first_difference};
 use crate::work::{Pair, Settings, Work};
 use fabric::{Cause, World};
+use program::Ledger;
 use serde::{Deserialize, Serialize};
 
 /// Something that is not the reference's.
@@ -52,6 +53,9 @@ pub fn verify(
     pair.check()?;
     settings.check(work)?;
     let one = Pair::reference(pair.train.width);
+    if pair == one && rule.is_none() {
+        return Err(VerifyError::OneRank);
+    }
     let processes = fabric::launched().is_some();
     let run = Run { work, settings, pair, rule, watch: None, processes };
     let reference = match reference {
@@ -74,7 +78,20 @@ pub fn verify(
     Ok((Verdict { same, compared, differences, origin, steps: found.steps }, reference))
 }
 
-/// Runs on every rank. Every training rank gathers the same wholes: the first one speaks for all.
+/// Bytes that a verification needs at most: those of the engines of all ranks together, of the pair or of one rank.
+///
+/// # Errors
+/// As [`verify`], before anything runs.
+pub fn planned(work: &Work<'_>, settings: &Settings, pair: Pair) -> Result<Ledger, VerifyError> {
+    pair.check()?;
+    settings.check(work)?;
+    let run = Run { work, settings, pair, rule: None, watch: None, processes: false };
+    let one = Run { pair: Pair::reference(pair.train.width), ..run };
+    let (pair, one) = (run.ledger(), one.ledger());
+    Ok(if one.total() > pair.total() { one } else { pair })
+}
+
+/// Runs on every rank. Every training rank gathers wholes, which must be the first one's: that speaks for all.
 fn trace(run: &Run<'_>) -> Result<Trace, VerifyError> {
     let world = World::new(&world(&run.pair));
     let ranks = match run.processes {
@@ -89,6 +106,8 @@ fn trace(run: &Run<'_>) -> Result<Trace, VerifyError> {
             message: cause.to_string(),
         },
     })?;
+    ranks.truncate(run.pair.train.ranks());
+    judge::same_ranks(&ranks)?;
     let Seen { initial, steps } = ranks.swap_remove(0);
     Ok(Trace { identity: run.work.identity(run.settings), initial, steps })
 }

@@ -135,6 +135,33 @@ pub enum VerifyError {
         /// Why.
         message: String,
     },
+    /// The small model cannot be made so.
+    #[error("the small model: {reason}")]
+    SmallModel {
+        /// Why.
+        reason: String,
+    },
+    /// One rank beside one rank.
+    #[error(
+        "one rank would be compared with itself: name a topology (--tp, --cp, --dp, --rollout-tp, --rollout-cp) or --matrix"
+    )]
+    OneRank,
+    /// Training ranks that gathered other values.
+    #[error("step {step}: training rank {rank} has another {what} than rank 0")]
+    TrainingRanks {
+        /// The step, from 1; 0 for the weights before the first.
+        step: usize,
+        /// The rank.
+        rank: usize,
+        /// What differs first.
+        what: String,
+    },
+    /// No gradient at all.
+    #[error("step {step}: every gradient is zero, so that the update proves nothing")]
+    NoGradient {
+        /// The step, from 1.
+        step: usize,
+    },
     /// The archive of runs.
     #[error("{path}: {reason}")]
     Archive {

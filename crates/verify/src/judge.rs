@@ -1,7 +1,7 @@
 //! What makes a run prove nothing: rule 15 of the canon. Each is a failure of its own name, never a pass.
 
 use crate::error::VerifyError;
-use crate::seen::{Initial, Trace};
+use crate::seen::{Initial, Seen, Trace};
 use crate::work::Settings;
 
 /// Requires every step, and of each that it changed every parameter that had a gradient.
@@ -11,6 +11,9 @@ pub(crate) fn honest(trace: &Trace, settings: &Settings) -> Result<(), VerifyErr
     }
     let mut before: Vec<&str> = trace.initial.iter().map(|p| p.value.as_str()).collect();
     for step in &trace.steps {
+        if step.parameters.iter().all(|parameter| parameter.zero_gradient) {
+            return Err(VerifyError::NoGradient { step: step.step });
+        }
         let pairs = step.parameters.iter().zip(&before);
         let still =
             pairs.into_iter().find(|(now, before)| !now.zero_gradient && now.value == **before);
@@ -19,6 +22,27 @@ pub(crate) fn honest(trace: &Trace, settings: &Settings) -> Result<(), VerifyErr
             return Err(VerifyError::Unchanged { step: step.step, parameter });
         }
         before = step.parameters.iter().map(|p| p.value.as_str()).collect();
+    }
+    Ok(())
+}
+
+/// Requires every training rank to have seen the first one's values.
+pub(crate) fn same_ranks(ranks: &[Seen]) -> Result<(), VerifyError> {
+    let Some((first, others)) = ranks.split_first() else { return Ok(()) };
+    for (index, seen) in others.iter().enumerate() {
+        let rank = index + 1;
+        let differs = |step, what: String| Err(VerifyError::TrainingRanks { step, rank, what });
+        for (theirs, ours) in first.initial.iter().zip(&seen.initial) {
+            if theirs != ours {
+                return differs(0, theirs.name.clone());
+            }
+        }
+        for (theirs, ours) in first.steps.iter().zip(&seen.steps) {
+            let pairs = theirs.fields().into_iter().zip(ours.fields());
+            if let Some(((what, _), _)) = pairs.into_iter().find(|(a, b)| a != b) {
+                return differs(theirs.step, what);
+            }
+        }
     }
     Ok(())
 }
@@ -64,11 +88,20 @@ mod tests {
     #[test]
     fn an_update_with_a_gradient_changes_its_weight() {
         assert!(judged(vec![step(1, "1", false), step(2, "2", false)]).is_ok());
-        assert!(judged(vec![step(1, "0", true), step(2, "0", true)]).is_ok());
+        let idle = judged(vec![step(1, "0", true), step(2, "0", true)]);
+        assert!(matches!(idle, Err(VerifyError::NoGradient { step: 1 })), "{idle:?}");
         let first = judged(vec![step(1, "0", false), step(2, "1", false)]);
         assert!(matches!(first, Err(VerifyError::Unchanged { step: 1, .. })), "{first:?}");
         let second = judged(vec![step(1, "1", false), step(2, "1", false)]);
         assert!(matches!(second, Err(VerifyError::Unchanged { step: 2, .. })), "{second:?}");
+    }
+
+    #[test]
+    fn a_rank_that_saw_something_else_is_named() {
+        let seen = |value: &str| Seen { initial: vec![], steps: vec![step(1, value, false)] };
+        assert!(same_ranks(&[seen("1"), seen("1")]).is_ok());
+        let error = same_ranks(&[seen("1"), seen("1"), seen("2")]).unwrap_err().to_string();
+        assert_eq!(error, "step 1: training rank 2 has another value of a than rank 0");
     }
 
     #[test]

@@ -21,9 +21,9 @@ mod small;
 mod witness;
 mod work;
 
-pub use compare::{Difference, Verdict, verify};
+pub use compare::{Difference, Verdict, planned, verify};
 pub use error::VerifyError;
-pub use matrix::{Case, Cell, Matrix, SCHEMA, cases, matrix};
+pub use matrix::{Asked, Case, Cell, Matrix, SCHEMA, cases, matrix};
 pub use perturb::Rule;
 pub use report::{html, markdown};
 pub use seen::{Initial, Parameter, Step, Trace};

@@ -15,7 +15,7 @@
 //! | 12 optimizer | `decay` |
 //! | 13 collectives | `drop-subtree` |
 //! | 14 it can fail | all of these |
-//! | 15 honest verdicts | `no-active-token`, `non-finite`, `lost-step`, `lost-update`, `rollout-rank`, `lost-sync`, `other-weights`: each ends in an error of its own name |
+//! | 15 honest verdicts | `no-active-token`, `non-finite`, `lost-step`, `lost-update`, `lost-replica`, `rollout-rank`, `lost-sync`, `other-weights`: each ends in an error of its own name |
 
 use crate::disorder;
 use crate::work::{Pair, Settings};
@@ -64,6 +64,8 @@ pub enum Rule {
     LostStep,
     /// Rule 15: an update changes nothing.
     LostUpdate,
+    /// Rule 15: after the last update a replica of training holds another weight.
+    LostReplica,
     /// Rule 15: the last rank of rollout has another token than the others.
     RolloutRank,
     /// Rule 15: a weight of rollout is not training's.
@@ -74,7 +76,7 @@ pub enum Rule {
 
 impl Rule {
     /// Every rule with its name on the command line.
-    const NAMES: [(Rule, &'static str); 22] = [
+    const NAMES: [(Rule, &'static str); 23] = [
         (Rule::Width, "width"),
         (Rule::SwapLeaves, "swap-leaves"),
         (Rule::SplitChain, "split-chain"),
@@ -94,6 +96,7 @@ impl Rule {
         (Rule::NonFinite, "non-finite"),
         (Rule::LostStep, "lost-step"),
         (Rule::LostUpdate, "lost-update"),
+        (Rule::LostReplica, "lost-replica"),
         (Rule::RolloutRank, "rollout-rank"),
         (Rule::LostSync, "lost-sync"),
         (Rule::OtherWeights, "other-weights"),
@@ -122,16 +125,20 @@ impl Rule {
             Rule::MicroBatchTree => {
                 "a step must have at least four micro-batches (--accumulation 4)"
             }
+            Rule::TokenOrder => "a micro-batch must have two sequences (--samples, --accumulation)",
+            Rule::LostReplica => "training must have replicas (--cp 2)",
             Rule::RolloutRank => "rollout must have ranks (--rollout-tp 2)",
             _ => "the model must have such an operation",
         }
     }
 
     /// Whether the settings leave the rule something to break.
-    pub(crate) fn concerns(self, settings: &Settings, pair: Pair) -> bool {
+    pub(crate) fn concerns(self, completions: usize, settings: &Settings, pair: Pair) -> bool {
         match self {
             Rule::KeptSet | Rule::Tie => settings.head().truncated,
             Rule::MicroBatchTree => settings.accumulation >= disorder::LEAST_MICRO_BATCHES,
+            Rule::TokenOrder => completions >= 2 * settings.accumulation,
+            Rule::LostReplica => pair.train.cp * pair.train.dp > 1,
             Rule::RolloutRank => pair.rollout.ranks() > 1,
             _ => true,
         }

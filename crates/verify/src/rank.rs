@@ -12,7 +12,7 @@ use arena::Executor;
 use engine::{Blueprint, Engine, GenerateShape, Job, Part, TrainShape};
 use fabric::{Member, Seat};
 use program::keep::{Keep, Level};
-use program::{Op, ParamId, Program, Topology};
+use program::{Ledger, Op, ParamId, Program, Rank, Topology};
 use rollout::{Moved, Request, Scheduler, ShardPlan, Since, Stops, WeightSync};
 
 /// Tokens of one forward pass of rollout.
@@ -62,7 +62,7 @@ impl Run<'_> {
         };
         let mut learner = None;
         if let Some(trainer) = engine(Role::Trainer, 0)? {
-            let reference = match self.settings.kl_coef != 0.0 && !self.has_adapters() {
+            let reference = match self.roles().any(|(role, _)| role == Role::Reference) {
                 true => engine(Role::Reference, 0)?,
                 false => None,
             };
@@ -105,6 +105,14 @@ impl Run<'_> {
         self.work.prompts.len() * self.settings.samples
     }
 
+    /// What training keeps from forward to backward: the reference everything, the verified run as little as can be, so
+    /// that recomputing is proved beside topologies. Under witnesses every value is written once: it has one place in
+    /// the order of operations.
+    fn kept(&self) -> Level {
+        let reference = self.pair == Pair::reference(self.pair.train.width) && self.rule.is_none();
+        if reference || self.watch.is_some() { Level::All } else { Level::Input }
+    }
+
     fn job(&self, role: Role) -> Job {
         let segments = self.completions() / self.settings.accumulation;
         let tokens = segments * self.longest();
@@ -116,9 +124,8 @@ impl Run<'_> {
                     tokens,
                     segments,
                     accumulation: self.settings.accumulation,
-                    // Everything is kept, so that every value is written once and has one place in the order.
-                    keep: Keep::uniform(Level::All),
-                    coef_known: false,
+                    keep: Keep::uniform(self.kept()),
+                    coef_known: true,
                 };
                 let score_base = score_base.filter(|_| self.has_adapters());
                 Job { train: Some(train), score_base, ..job }
@@ -131,17 +138,48 @@ impl Run<'_> {
         }
     }
 
-    fn engine<'r>(&self, member: Member<'r>, role: Role) -> Result<Engine<'r>, VerifyError> {
-        let (graph, rank, topology) = (&self.work.graph, member.rank(), *member.topology());
-        let inner = (self.work.executor)();
+    /// Bytes of every rank's engines together.
+    pub(crate) fn ledger(&self) -> Ledger {
+        let executor = (self.work.executor)();
+        let mut all = Ledger::default();
+        for (role, topology) in self.roles() {
+            for rank in (0..topology.ranks()).map(|index| Rank::of(index, &topology)) {
+                all = all.plus(&self.blueprint(role, (topology, rank), executor.as_ref()).ledger);
+            }
+        }
+        all
+    }
+
+    /// The engines of the run, each with the topology of its ranks.
+    fn roles(&self) -> impl Iterator<Item = (Role, Topology)> {
+        let reference = self.settings.kl_coef != 0.0 && !self.has_adapters();
+        let reference = reference.then_some((Role::Reference, self.pair.train));
+        let both = [(Role::Trainer, self.pair.train), (Role::Rollout, self.pair.rollout)];
+        both.into_iter().chain(reference)
+    }
+
+    fn blueprint(
+        &self,
+        role: Role,
+        (topology, rank): (Topology, Rank),
+        executor: &dyn Executor,
+    ) -> Blueprint {
         let workspace = |op: &Op, program: &Program| {
             let broken = self.rule.and_then(|rule| rule.broken(op, program));
-            let broken = broken.map_or(0, |op| inner.workspace_bytes(&op, program));
-            inner.workspace_bytes(op, program).max(broken)
+            let broken = broken.map_or(0, |op| executor.workspace_bytes(&op, program));
+            executor.workspace_bytes(op, program).max(broken)
         };
-        let mut blueprint = Blueprint::new(graph, topology, rank, self.job(role), &workspace);
+        Blueprint::new(&self.work.graph, topology, rank, self.job(role), &workspace)
+    }
+
+    fn engine<'r>(&self, member: Member<'r>, role: Role) -> Result<Engine<'r>, VerifyError> {
+        let graph = &self.work.graph;
+        let inner = (self.work.executor)();
+        let place = (*member.topology(), member.rank());
+        let mut blueprint = self.blueprint(role, place, inner.as_ref());
         if let Some(rule) = self.rule.filter(|_| role == Role::Trainer)
-            && !(rule.concerns(self.settings, self.pair) && rule.apply(&mut blueprint))
+            && !(rule.concerns(self.completions(), self.settings, self.pair)
+                && rule.apply(&mut blueprint))
         {
             let (rule, needed) = (rule.name(), rule.needed());
             return Err(VerifyError::NothingToPerturb { rule, needed });
@@ -281,7 +319,14 @@ impl Worker<'_> {
     /// Weights to rollout, which must hold what was hashed after the update. The sync's own fingerprints are not relied on:
     /// they are part of what is proved.
     fn sync(&mut self, seat: &mut Seat<'_>, seen: &Step) -> Result<(), VerifyError> {
+        let run = self.run;
+        let last = seat.index() + 1 == run.pair.train.ranks() && seen.step == run.settings.steps;
+        if let (Some(Rule::LostReplica), Some(learner), true) = (run.rule, &mut self.learner, last)
+        {
+            run.change_a_weight(&mut learner.trainer);
+        }
         let trainer = self.learner.as_ref().map(|learner| &learner.trainer);
+        // Fingerprints of every replica are compared, so that the last update is looked at on every rank.
         // Whether an update changed what it should is judged parameter by parameter.
         self.sync.run(seat, trainer, self.rollout.as_mut(), Since::Anything)?;
         let hashes: String = seen.parameters.iter().map(|p| p.value.as_str()).collect();

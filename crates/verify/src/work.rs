@@ -16,6 +16,10 @@ pub type Load<'a> = dyn Fn(&mut Engine<'_>) -> Result<(), EngineError> + Sync + 
 pub struct Work<'a> {
     /// The model in words.
     pub name: String,
+    /// Hash of its weights before training.
+    pub weights: String,
+    /// What computes: the arithmetic profile and the program's own hash. Part of the identity.
+    pub arithmetic: String,
     /// Its graph, with what is trained.
     pub graph: Graph,
     /// Gives an engine's ranks their first weights.
@@ -29,17 +33,15 @@ pub struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Hash of everything that may change a bit of a run, topologies apart.
+    /// Hash of everything that may change a bit of a run, topologies apart: weights, graph (with what is trained, types
+    /// and constants), prompts, settings, and what computes.
     pub fn identity(&self, settings: &Settings) -> String {
-        let text = format!(
-            "{} {:?} {:?} {:?} {settings:?} {}",
-            self.name,
-            self.graph.params.iter().map(|p| (&p.name, p.rows, p.cols)).collect::<Vec<_>>(),
-            self.prompts,
-            self.stops,
-            env!("CARGO_PKG_VERSION"),
+        let Work { name, weights, arithmetic, graph, prompts, stops, .. } = self;
+        let version = env!("CARGO_PKG_VERSION");
+        let parts = format!(
+            "{name} {weights} {arithmetic} {version} {graph:?} {prompts:?} {stops:?} {settings:?}"
         );
-        sha256(text.into_bytes())
+        sha256(parts.into_bytes())
     }
 }
 
@@ -160,6 +162,15 @@ impl Settings {
         }
         if !self.kl_coef.is_finite() {
             return Err(VerifyError::KlCoef { value: self.kl_coef });
+        }
+        let prompt = work.prompts.iter().map(Vec::len).max().unwrap_or(0);
+        let positions = work.graph.max_positions;
+        if prompt + self.max_response > positions {
+            return refuse(
+                "max-response-len",
+                self.max_response,
+                "with the longest prompt it must fit the model's context (max_position_embeddings)",
+            );
         }
         if self.accumulation == 0 || !completions.is_multiple_of(self.accumulation) {
             return refuse(

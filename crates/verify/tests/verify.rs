@@ -12,7 +12,7 @@ fn executor() -> Box<dyn Executor> {
 }
 
 fn work(train: &Train) -> Work<'static> {
-    SmallModel::new(train, Topology::WIDTH).unwrap().work(&executor)
+    SmallModel::new(train, Topology::WIDTH).unwrap().work(&executor, "cpu-f32".into())
 }
 
 fn lora() -> Train {
@@ -193,7 +193,7 @@ fn a_subtree_that_is_left_out_is_found_on_its_ranks() {
 #[test]
 fn a_run_that_proves_nothing_fails_by_name() {
     let work = work(&Train::Full);
-    let pair = pair((2, 1, 1), (2, 1));
+    let pair = pair((1, 2, 1), (2, 1));
     let (verdict, reference) =
         verify::verify(&work, &Settings::default(), pair, None, None).unwrap();
     assert!(verdict.same);
@@ -206,6 +206,9 @@ fn a_run_that_proves_nothing_fails_by_name() {
     fails(Rule::NonFinite, |e| matches!(e, VerifyError::NonFinite { step: 1, what: "loss", .. }));
     fails(Rule::LostStep, |e| matches!(e, VerifyError::MissingStep { step: 2 }));
     fails(Rule::LostUpdate, |e| matches!(e, VerifyError::Unchanged { step: 1, .. }));
+    fails(Rule::LostReplica, |e| {
+        matches!(e, VerifyError::Pass(_)) && e.to_string().contains("rank 1")
+    });
     fails(Rule::RolloutRank, |e| matches!(e, VerifyError::RolloutRanks { step: 1, rank: 1 }));
     fails(Rule::LostSync, |e| matches!(e, VerifyError::Sync { step: 1, .. }));
     fails(Rule::OtherWeights, |e| matches!(e, VerifyError::Identity { .. }));
@@ -218,12 +221,20 @@ fn a_run_that_proves_nothing_fails_by_name() {
 #[test]
 fn a_rule_with_nothing_to_break_is_an_error() {
     let work = work(&Train::Full);
-    for rule in
-        [Rule::DropSubtree, Rule::KeptSet, Rule::Tie, Rule::MicroBatchTree, Rule::RolloutRank]
-    {
+    for rule in [
+        Rule::DropSubtree,
+        Rule::KeptSet,
+        Rule::Tie,
+        Rule::MicroBatchTree,
+        Rule::RolloutRank,
+        Rule::LostReplica,
+    ] {
         let ran = verify::verify(&work, &Settings::default(), one(), Some(rule), None);
         assert!(matches!(ran, Err(VerifyError::NothingToPerturb { .. })), "{rule:?}: {ran:?}");
     }
+    let single = Settings { samples: 2, accumulation: 8, ..Settings::default() };
+    let ran = verify::verify(&work, &single, one(), Some(Rule::TokenOrder), None);
+    assert!(matches!(ran, Err(VerifyError::NothingToPerturb { .. })), "{ran:?}");
 }
 
 #[test]
@@ -252,6 +263,9 @@ fn runs_that_would_prove_nothing_are_refused() {
         let error = refused(&settings, one());
         assert!(error.starts_with(word), "{error}");
     }
+    let long = Settings { max_response: 250, ..settings };
+    assert!(refused(&long, pair((2, 1, 1), (1, 1))).contains("max_position_embeddings"));
+    assert!(refused(&settings, one()).contains("one rank would be compared with itself"));
     assert!(refused(&settings, pair((16, 1, 1), (1, 1))).contains("training topology: tp = 16"));
     assert!(refused(&settings, pair((1, 1, 1), (3, 1))).contains("rollout topology: tp = 3"));
 }
@@ -271,28 +285,41 @@ fn a_matrix_has_forty_pairs_and_goes_on_where_it_stopped() {
     let mut told = 0;
     let first = matrix(&work, &settings, some, folder.path(), &mut |_, _| told += 1).unwrap();
     assert_eq!((first.passing, first.total, told), (1, 1, 1));
-    // What passed is taken from the archive, whatever it says.
-    let path = folder.path().join(format!("{}.json", some[0].name()));
-    let text = std::fs::read_to_string(&path).unwrap();
-    std::fs::write(&path, text.replace("\"compared\": ", "\"compared\": 9")).unwrap();
+    // What passed is taken from the archive.
+    let name = some[0].name();
+    let path = folder.path().join(format!("{name}.json"));
+    let written = std::fs::metadata(&path).unwrap().modified().unwrap();
     let again = matrix(&work, &settings, some, folder.path(), &mut |_, _| ()).unwrap();
-    assert_ne!(again.cells[0].verdict, first.cells[0].verdict);
-    // What was run under other settings is no result of these: it is run again.
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join(format!("{}.json", some[0].name()));
-    std::fs::write(&path, text.replace(&first.identity, &"0".repeat(64))).unwrap();
-    let mut old = serde_json::from_str::<Cell>(&std::fs::read_to_string(&path).unwrap()).unwrap();
-    assert_ne!(old.identity, first.identity);
-    let other = matrix(&work, &settings, some, folder.path(), &mut |_, _| ()).unwrap();
-    assert_eq!(other.cells, first.cells);
+    assert_eq!(again.cells, first.cells);
+    assert_eq!(std::fs::metadata(&path).unwrap().modified().unwrap(), written, "nothing ran");
+    // What computes is part of the identity: under another profile it is run again, and the old file is kept.
+    let other = Work { arithmetic: "cpu-other".into(), ..self::work(&lora()) };
+    let other = matrix(&other, &settings, some, folder.path(), &mut |_, _| ()).unwrap();
+    assert_ne!(other.identity, first.identity);
     let kept = std::fs::read(path.with_extension("other-1.json")).unwrap();
-    old = serde_json::from_slice(&kept).unwrap();
-    assert!(old.passes() && old.identity != first.identity);
-    // What did not pass is kept under another name and run again.
-    std::fs::write(&path, text.replace("\"same\": true", "\"same\": false")).unwrap();
-    let anew = matrix(&work, &settings, some, folder.path(), &mut |_, _| ()).unwrap();
-    assert_eq!(anew.cells, first.cells);
-    assert!(path.with_extension("failed-1.json").exists());
+    assert_eq!(serde_json::from_slice::<Cell>(&kept).unwrap(), first.cells[0]);
+    // A file that is not what a run of its case wrote does not count; nor does one that did not pass.
+    let text = serde_json::to_string_pretty(&first.cells[0]).unwrap();
+    let failed = {
+        let mut cell = first.cells[0].clone();
+        (cell.verdict, cell.failure) = (None, Some("it failed".into()));
+        cell.sealed()
+    };
+    let failed = serde_json::to_string(&failed).unwrap();
+    let topology = text.replace("\"accumulation\": 2", "\"accumulation\": 4");
+    assert_ne!(topology, text);
+    let mut anew = first.clone();
+    for (content, why) in [
+        (text.replace("\"compared\": ", "\"compared\": 9"), "edited-1"),
+        (topology, "edited-2"),
+        (String::new(), "unreadable-1"),
+        (failed, "failed-1"),
+    ] {
+        std::fs::write(&path, content).unwrap();
+        anew = matrix(&work, &settings, some, folder.path(), &mut |_, _| ()).unwrap();
+        assert_eq!(anew.cells, first.cells);
+        assert!(path.with_extension(format!("{why}.json")).exists(), "{why}");
+    }
     let page = verify::html(&anew);
     assert!(page.contains("1 of 1 runs have 0 differing bytes"));
     assert!(verify::markdown(&anew).contains("| tp 1 cp 1 dp 2 | tp 2 cp 2 | 2 | yes |"));
@@ -302,7 +329,8 @@ fn a_matrix_has_forty_pairs_and_goes_on_where_it_stopped() {
 #[test]
 fn nothing_learnt_is_no_pass() {
     let work = work(&Train::Full);
-    let ran = |settings: Settings| verify::verify(&work, &settings, one(), None, None).unwrap_err();
+    let pair = pair((2, 1, 1), (1, 1));
+    let ran = |settings: Settings| verify::verify(&work, &settings, pair, None, None).unwrap_err();
     let defaults = Settings::default();
     // Greedy completions of one prompt are all alike.
     let greedy = Settings {
