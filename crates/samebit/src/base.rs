@@ -118,7 +118,7 @@ pub(crate) fn identify(
 }
 
 /// The hash of a model's weights, under a progress bar.
-fn fingerprint(model: &Model, quiet: bool) -> Result<String> {
+pub(crate) fn fingerprint(model: &Model, quiet: bool) -> Result<String> {
     let bar = progress::count("hashing the base", model.checkpoint.tensors().len() as u64, quiet);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let weights = model.checkpoint.fingerprint(threads, &|done| bar.set_position(done as u64))?;

@@ -59,8 +59,7 @@ pub(crate) fn prepare(
     let model = model::open(&reference, source, quiet)?;
     let resolved = requested.resolve(&Facts::of(&model.checkpoint))?;
     let graph = families::build(model.checkpoint.config(), &resolved.build_options())?.graph;
-    // Ranks are threads of this process, or its siblings on the same machine, so they share its threads.
-    let threads = (resolved.threads.value / resolved.topology().ranks()).max(1);
+    let threads = threads_of_a_rank(&resolved);
     let device = Device::new(&Compute { threads: Some(threads), profile: resolved.profile.value })?;
     let rest = Job { score: resolved.score_shape(), ..rest };
     let (job, blueprints) = plan(&graph, &resolved, rest, &device)?;
@@ -84,6 +83,11 @@ pub(crate) fn prepare(
         job,
         blueprints,
     })
+}
+
+/// Threads of each rank: ranks are threads of this process, or its siblings on the same machine, so they share its threads.
+pub(crate) fn threads_of_a_rank(resolved: &Resolved) -> usize {
+    (resolved.threads.value / resolved.topology().ranks()).max(1)
 }
 
 /// The data, and what is held out of it or given beside it.

@@ -93,6 +93,31 @@ fn identity(run: &Run<'_, '_>, schedule: &mut Schedule) -> Result<Identity, Trai
     Ok(Identity { settings, hashes })
 }
 
+/// 56 bits of a hash over what ranks must have alike and each has from its own host: settings, data, program. Weights are
+/// the same files of one reference, or their difference shows in what replicas gather.
+pub(crate) fn of_every_rank(run: &Run<'_, '_>) -> u64 {
+    let mut hasher = blake3::Hasher::new();
+    let mut put = |key: &str, value: &str| {
+        for part in [key, value] {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part.as_bytes());
+        }
+    };
+    for setting in settings(run.requested, run.resolved) {
+        if !FREE.contains(&setting.key.as_str()) {
+            put(&setting.key, &setting.resolved.to_string());
+        }
+    }
+    put("data", &run.dataset.identity());
+    if let Some(held_out) = run.evaluation {
+        put("evaluation data", &held_out.identity());
+    }
+    put("binary", &run.surroundings.binary.blake3);
+    let mut bits = [0; 8];
+    bits[..7].copy_from_slice(&hasher.finalize().as_bytes()[..7]);
+    u64::from_le_bytes(bits)
+}
+
 /// BLAKE3 over the first epoch's order: for each step its micro-batches, for each of these its samples.
 fn order(schedule: &mut Schedule) -> String {
     let mut hasher = blake3::Hasher::new();

@@ -186,7 +186,7 @@ impl Run<'_, '_> {
         done: usize,
         observer: &mut dyn Observer,
     ) -> Result<End, TrainError> {
-        self.announce(Action::Initialise, 0)?;
+        self.announce(Action::Initialise, contents::of_every_rank(self))?;
         self.initialise()?;
         self.check_space(folder)?;
         let mut evaluations = Evaluations::default();
