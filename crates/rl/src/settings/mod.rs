@@ -245,6 +245,7 @@ mod tests {
             "updates = 2\ntop_p = 0.9",
             "max_tokens = 0",
             "temperature = 0.0",
+            "temperature = 1e-38",
             "temperature = -1.0",
             "temperature = nan",
             "top_p = 0.0",
