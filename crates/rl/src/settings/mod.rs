@@ -233,6 +233,7 @@ mod tests {
         ] {
             let error = resolve(text).unwrap_err();
             assert!(matches!(error, SettingsError::Missing { key } if key == missing), "{error}");
+            assert!(error.to_string().contains(&format!("--{}", missing.replace('_', "-"))));
         }
     }
 
