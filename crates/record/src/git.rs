@@ -227,8 +227,9 @@ mod tests {
         let patch = look(folder.path()).patch.unwrap();
         assert_eq!(patch.files, ["a.txt", "b.bin"]);
         assert_eq!(patch.blake3, blake3::hash(&patch.content).to_hex().to_string());
-        let again = look(&folder.path().join(".")).patch.unwrap();
-        assert_eq!(again, patch);
+        let again = Git::of(&folder.path().join("."));
+        assert_eq!(again.patch(), Some(&patch));
+        assert_eq!(Git::NoRepository.patch(), None);
 
         let store = tempfile::tempdir().unwrap();
         patch.write(store.path(), "changes.patch").unwrap();

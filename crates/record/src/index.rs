@@ -212,3 +212,42 @@ fn first_line(folder: &Path) -> Option<Map<String, Value>> {
     std::io::BufReader::new(file).read_line(&mut line).ok()?;
     serde_json::from_str(&line).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Paths that the database holds.
+    fn known(index: &Index) -> Vec<String> {
+        let mut paths = index.database.prepare("SELECT path FROM runs ORDER BY path").unwrap();
+        let paths = paths.query_map([], |row| row.get(0)).unwrap();
+        paths.collect::<Result<_, _>>().unwrap()
+    }
+
+    #[test]
+    fn the_database_holds_the_runs_that_there_are() {
+        let root = tempfile::tempdir().unwrap();
+        for run in ["a", "b"] {
+            fs::create_dir(root.path().join(run)).unwrap();
+            fs::write(root.path().join(run).join(RECORD_FILE), "{}").unwrap();
+        }
+        let mut index = Index::open(root.path(), false).unwrap();
+        index.refresh().unwrap();
+        assert_eq!(known(&index), ["a", "b"]);
+        fs::remove_dir_all(root.path().join("a")).unwrap();
+        index.refresh().unwrap();
+        assert_eq!(known(&index), ["b"]);
+    }
+
+    #[test]
+    fn runs_are_looked_for_down_to_a_depth() {
+        let root = tempfile::tempdir().unwrap();
+        let (near, far) = (root.path().join("1/2/3"), root.path().join("1/2/4/5"));
+        for folder in [&near, &far] {
+            fs::create_dir_all(folder).unwrap();
+            fs::write(folder.join(RECORD_FILE), "{}").unwrap();
+        }
+        assert_eq!(find(root.path(), DEPTH).unwrap(), [near]);
+        assert!(find(root.path(), 0).unwrap().is_empty());
+    }
+}

@@ -91,6 +91,29 @@ fn what_differs_is_named_with_the_first_step_and_tensor() {
 }
 
 #[test]
+fn bits_are_the_same_where_neither_a_step_nor_a_tensor_differs() {
+    let steps = FirstStep { step: 1, fields: vec![] };
+    let none = Difference::default();
+    let step = Difference { first_differing_step: Some(steps), ..Difference::default() };
+    let tensor = Difference {
+        first_differing_tensors: Some((1, vec!["a".into()])),
+        ..Difference::default()
+    };
+    assert_eq!([none, step, tensor].map(|found| found.same_bits()), [true, false, false]);
+}
+
+#[test]
+fn gates_are_noted_once_a_name() {
+    let mut record = Record { gates: vec![], ..record() };
+    record.note(Gate::ok("loss", "2.0").at(1));
+    record.note(Gate::ok("memory", "1"));
+    record.note(Gate::failed("loss", "9.0", "look").at(2));
+    let gates: Vec<_> =
+        record.gates.iter().map(|g| (g.name.as_str(), g.times, g.verdict)).collect();
+    assert_eq!(gates, [("loss", 2, Verdict::Failed), ("memory", 1, Verdict::Ok)]);
+}
+
+#[test]
 fn notes_go_beside_the_record_and_say_what_they_speak_of() {
     let folder = Folder::new();
     let before = fs::read(folder.path().join(RECORD_FILE)).unwrap();

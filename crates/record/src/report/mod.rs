@@ -81,3 +81,36 @@ fn rates(columns: &mut Columns) {
     let rate = pairs.map(|(tokens, seconds)| (tokens.0, tokens.1 / seconds.1)).collect();
     columns.insert("rate".to_owned(), rate);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::fs;
+
+    #[test]
+    fn a_rate_is_tokens_over_seconds_where_time_passed() {
+        let line = |step: usize, seconds: f64| {
+            let line = json!({"step": step, "tokens": 100, "seconds": seconds, "note": "x"});
+            line.as_object().unwrap().clone()
+        };
+        let columns = columns(&[line(1, 0.5), line(2, 0.0), line(3, 4.0)]);
+        assert_eq!(columns["rate"], [(1.0, 200.0), (3.0, 25.0)]);
+        assert!(!columns.contains_key("note"));
+    }
+
+    #[test]
+    fn curves_are_drawn_of_a_folder_without_a_record() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(
+            folder.path().join(STEPS_FILE),
+            "{\"step\": 1, \"reward\": 0.5, \"eval_reward\": 0.25}\n",
+        )
+        .unwrap();
+        write_curves(folder.path(), "Title", &[("fact".into(), "<figure>".into())]).unwrap();
+        let html = fs::read_to_string(folder.path().join(REPORT_FILE)).unwrap();
+        for part in ["Title", "fact", "&lt;figure&gt;", "Reward", "held out"] {
+            assert!(html.contains(part), "no `{part}` in {html}");
+        }
+    }
+}
