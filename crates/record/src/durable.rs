@@ -47,12 +47,17 @@ pub fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), RecordError>
 /// # Errors
 /// [`RecordError::Io`]; [`RecordError::Malformed`] for a value that JSON cannot hold.
 pub fn write_json(folder: &Path, name: &str, value: &impl Serialize) -> Result<(), RecordError> {
+    write(folder, name, &json(&folder.join(name), value)?)
+}
+
+/// The bytes of a JSON file.
+pub(crate) fn json(path: &Path, value: &impl Serialize) -> Result<Vec<u8>, RecordError> {
     let mut text = serde_json::to_vec_pretty(value).map_err(|error| RecordError::Malformed {
-        path: folder.join(name),
+        path: path.to_owned(),
         reason: format!("it cannot be written as JSON: {error}"),
     })?;
     text.push(b'\n');
-    write(folder, name, &text)
+    Ok(text)
 }
 
 /// Reads a value from JSON.

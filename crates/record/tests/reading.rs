@@ -91,15 +91,48 @@ fn what_differs_is_named_with_the_first_step_and_tensor() {
 }
 
 #[test]
-fn bits_are_the_same_where_neither_a_step_nor_a_tensor_differs() {
-    let steps = FirstStep { step: 1, fields: vec![] };
-    let none = Difference::default();
-    let step = Difference { first_differing_step: Some(steps), ..Difference::default() };
-    let tensor = Difference {
-        first_differing_tensors: Some((1, vec!["a".into()])),
-        ..Difference::default()
+fn bits_are_the_same_where_nothing_that_a_run_computes_differs() {
+    let at = || Some(FirstStep { step: 1, fields: vec![] });
+    let none = Difference::default;
+    assert!(none().same_bits());
+    for found in [
+        Difference { first_differing_step: at(), ..none() },
+        Difference { first_differing_evaluation: at(), ..none() },
+        Difference { first_differing_tensors: Some((1, vec!["a".into()])), ..none() },
+        Difference { differing_product_files: vec!["a".into()], ..none() },
+    ] {
+        assert!(!found.same_bits(), "{found:?}");
+    }
+}
+
+#[test]
+fn evaluations_and_products_are_compared_too() {
+    let finished = |loss: f64, seconds: f64, product: &[u8]| {
+        let folder = Folder::new();
+        let line = |step: usize, loss: f64| json!({"step": step, "loss": loss, "seconds": seconds});
+        folder.lines(EVALS_FILE, &[line(2, 2.5), line(4, loss)]);
+        fs::write(folder.path().join("adapter/adapter_model.safetensors"), product).unwrap();
+        fs::write(folder.path().join("adapter/README.md"), seconds.to_string()).unwrap();
+        folder.conclude(None);
+        folder
     };
-    assert_eq!([none, step, tensor].map(|found| found.same_bits()), [true, false, false]);
+    let compared = |a: &Folder, b: &Folder| compare(&a.path(), &b.path()).unwrap();
+    let first = finished(2.25, 1.0, b"product");
+    let same = compared(&first, &finished(2.25, 2.0, b"product"));
+    assert!(same.same_bits(), "{same:?}");
+    assert_eq!((same.common_evaluations, same.product_files), (2, 1));
+
+    let evaluated = compared(&first, &finished(2.5, 1.0, b"product"));
+    let at = evaluated.first_differing_evaluation.as_ref().unwrap();
+    assert_eq!((at.step, at.fields[0].what.as_str()), (4, "loss"));
+    assert!(!evaluated.same_bits());
+
+    let other = compared(&first, &finished(2.25, 1.0, b"another"));
+    assert_eq!(other.differing_product_files, ["adapter_model.safetensors"]);
+    assert!(!other.same_bits());
+    // A run that made no product has none that differs.
+    let unfinished = Folder::of(&Record { status: Status::Stopped { step: 4 }, ..record() }, &[]);
+    assert_eq!(compared(&first, &unfinished).product_files, 0);
 }
 
 #[test]
@@ -121,7 +154,7 @@ fn notes_go_beside_the_record_and_say_what_they_speak_of() {
     assert!(matches!(empty, Err(RecordError::EmptyAnnotation)));
     let first = annotate(&folder.path(), vec!["table 2".into()], vec![], "a cap".into()).unwrap();
     assert_eq!(first.seal, None);
-    let root = seal(&folder.path(), None).unwrap().root;
+    let root = folder.conclude(None).root;
     let second = annotate(&folder.path(), vec![], vec!["table 1".into()], String::new()).unwrap();
     assert_eq!(second.seal, Some(root));
     assert_eq!(annotations(&folder.path()).unwrap(), [first, second]);
@@ -148,7 +181,7 @@ fn the_index_follows_the_folders_and_can_be_built_again() {
 
     // A step more, a seal, and another run.
     folder.lines(STEPS_FILE, &[step(1, 3.0, 0.5), step(2, 1.0, 0.5)]);
-    seal(&folder.path(), None).unwrap();
+    folder.conclude(None);
     fs::create_dir_all(root.join("group/second")).unwrap();
     Record { status: Status::Stopped { step: 1 }, ..record() }
         .write(&root.join("group/second"))
