@@ -59,14 +59,19 @@ pub struct Index {
 
 impl Index {
     /// Opens the index of a root, or makes one. One that is damaged, of another version, or asked to be built again is
-    /// thrown away first; where the folder cannot be written, the index lives in memory.
+    /// thrown away first; where the folder cannot be written, or holds no run, the index lives in memory.
     ///
     /// # Errors
-    /// [`RecordError::Index`].
+    /// [`RecordError::Index`]; [`RecordError::Io`] for the root.
     pub fn open(root: &Path, rebuild: bool) -> Result<Index, RecordError> {
         let path = root.join(INDEX_FILE);
         if rebuild {
             let _ = fs::remove_file(&path);
+        }
+        if !path.exists() && find(root, DEPTH)?.is_empty() {
+            let database = Connection::open_in_memory().and_then(prepared);
+            let database = database.map_err(|source| index_error(&path, source))?;
+            return Ok(Index { root: root.to_owned(), path, database });
         }
         let database = Self::database(&path)
             .or_else(|_| {
@@ -237,6 +242,13 @@ mod tests {
         fs::remove_dir_all(root.path().join("a")).unwrap();
         index.refresh().unwrap();
         assert_eq!(known(&index), ["b"]);
+    }
+
+    #[test]
+    fn a_folder_without_runs_gets_no_index() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(Index::open(root.path(), false).unwrap().refresh().unwrap().is_empty());
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod space;
 pub use annotation::{ANNOTATIONS_FILE, Annotation, annotate, annotations};
 pub use clock::{Clock, ClockJump, Reading, rfc3339};
 pub use compare::{Difference, FirstStep, Pair, compare};
+pub use ed25519_dalek::{SigningKey, VerifyingKey};
 pub use error::RecordError;
 pub use gate::{Gate, Verdict};
 pub use git::{Git, PATCH_BYTES_LIMIT, Patch, Repository};

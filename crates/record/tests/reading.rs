@@ -224,7 +224,14 @@ fn a_damaged_index_is_built_again_and_a_damaged_record_is_listed_as_such() {
 fn a_report_stands_alone_and_shows_what_ran() {
     let folder = Folder::new();
     folder.lines(EVALS_FILE, &[json!({"step": 2, "loss": 2.6}), json!({"step": 4, "loss": 2.3})]);
-    report::write(&folder.path()).unwrap();
+    let mut shown = record();
+    let kind = |kind: &str, planned_bytes, used_bytes| KindBytes {
+        kind: kind.into(),
+        planned_bytes,
+        used_bytes,
+    };
+    shown.memory.kinds.extend([kind("gradients", 32, 16), kind("workspace", 0, 0)]);
+    report::write(&folder.path(), &shown).unwrap();
     let html = fs::read_to_string(folder.path().join(report::REPORT_FILE)).unwrap();
     for part in [
         "Loss",
@@ -238,13 +245,24 @@ fn a_report_stands_alone_and_shows_what_ran() {
         "prefers-color-scheme:dark",
         "finished",
         "64 B",
+        "<dt>steps</dt><dd>4 of 4</dd>",
+        "<dt>tokens a second</dt><dd>200</dd>",
+        "<td>lr</td><td>0.001</td>",
+        "<td>code</td>",
+        "width:100.0%\"></i><b style=\"width:100.0%",
+        "width:50.0%\"></i><b style=\"width:25.0%",
+        "n failed\">16 B",
     ] {
         assert!(html.contains(part), "no `{part}`");
     }
+    assert!(!html.contains("n failed\">64 B") && !html.contains("workspace"), "{html}");
     for outside in ["http:", "https:", "<script", "src=", "@import", "url("] {
         assert!(!html.contains(outside), "`{outside}` needs a network or runs code");
     }
     assert!(!html.contains("Reward"), "a plot of what nobody logged");
+    folder.lines(STEPS_FILE, &[step(1, 3.0, 0.0)]);
+    let html = report::html(&folder.path(), &shown).unwrap();
+    assert!(!html.contains("tokens a second</dt>"), "of no time");
 }
 
 #[test]
@@ -253,7 +271,7 @@ fn a_long_run_is_drawn_quickly_and_weighs_little() {
     let steps: Vec<_> = (1..=10_000).map(|i| step(i, 3.0 / (i as f64).sqrt(), 0.5)).collect();
     folder.lines(STEPS_FILE, &steps);
     let start = Instant::now();
-    let html = report::html(&folder.path()).unwrap();
+    let html = report::html(&folder.path(), &record()).unwrap();
     // The time is said and not asserted: a test of a time fails when the machine is busy.
     println!("10,000 steps: {:?}, {} bytes", start.elapsed(), html.len());
     assert!(html.len() < 400_000, "{}", html.len());

@@ -18,6 +18,7 @@ mod plan;
 mod progress;
 mod prompts;
 mod sample_view;
+mod sealed;
 mod serving;
 mod tuning;
 

@@ -19,23 +19,22 @@ pub const REPORT_FILE: &str = "report.html";
 /// Numbers by name, each a point a line: `(step, value)`.
 pub(crate) type Columns = BTreeMap<String, Vec<(f64, f64)>>;
 
-/// Makes the report of a run's folder.
+/// Makes the report of a run's folder, whose record is given.
 ///
 /// # Errors
-/// As [`Record::read`] and [`rows::read`].
-pub fn html(folder: &Path) -> Result<String, RecordError> {
-    let record = Record::read(folder)?;
+/// As [`rows::read`].
+pub fn html(folder: &Path, record: &Record) -> Result<String, RecordError> {
     let steps = columns(&rows::read(folder, STEPS_FILE)?);
     let evals = columns(&rows::read(folder, EVALS_FILE)?);
-    Ok(page::page(&record, &steps, &evals))
+    Ok(page::page(record, &steps, &evals))
 }
 
 /// Writes the report into the run's folder.
 ///
 /// # Errors
 /// As [`html`] and [`durable::write`].
-pub fn write(folder: &Path) -> Result<(), RecordError> {
-    durable::write(folder, REPORT_FILE, html(folder)?.as_bytes())
+pub fn write(folder: &Path, record: &Record) -> Result<(), RecordError> {
+    durable::write(folder, REPORT_FILE, html(folder, record)?.as_bytes())
 }
 
 /// Writes a report of figures and plots alone into a run's folder, from its `steps.jsonl`: for runs that have no

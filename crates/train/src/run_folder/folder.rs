@@ -4,7 +4,9 @@ use std::fs::{self, File, TryLockError};
 use std::path::Path;
 
 use record::durable::{self, WRITING};
-use record::{Change, Identity, LOCK_FILE, PATCH_FILE, RECORD_FILE, Reserve};
+use record::{
+    Broken, Change, Identity, LOCK_FILE, PATCH_FILE, RECORD_FILE, Record, Reserve, Status,
+};
 
 use super::error::{RunError, io};
 
@@ -74,18 +76,37 @@ pub(crate) fn lock(folder: &Path) -> Result<File, RunError> {
     }
 }
 
-/// What changed since a run began; an error for a change that is not allowed.
+/// What changed since a run began, and in its files since it was stopped or failed; an error for a change that is not allowed.
 pub(crate) fn verify(
     folder: &Path,
-    was: &Identity,
+    was: &Record,
     now: &Identity,
     allowed: &[String],
 ) -> Result<Vec<Change>, RunError> {
-    let changes = was.changes(now);
+    let mut changes = was.identity.changes(now);
+    changes.extend(altered(folder, &was.status)?);
     let refused: Vec<Change> =
         changes.iter().filter(|change| !change.allowed_by(allowed)).cloned().collect();
     if refused.is_empty() {
         return Ok(changes);
     }
     Err(RunError::Changed { path: folder.to_owned(), changes: refused })
+}
+
+/// What a broken seal says of a run that is to go on. One that was killed has none.
+fn altered(folder: &Path, status: &Status) -> Result<Option<Change>, RunError> {
+    if !matches!(status, Status::Stopped { .. } | Status::Failed { .. }) {
+        return Ok(None);
+    }
+    let broken = match record::read_seal(folder)? {
+        Some(seal) => seal.verify(folder, None)?,
+        None if status.is_sealed() => vec![Broken::NoSeal],
+        None => Vec::new(),
+    };
+    if broken.is_empty() {
+        return Ok(None);
+    }
+    let said: Vec<String> = broken.iter().map(Broken::to_string).collect();
+    let is = format!("broken: {}", said.join(", "));
+    Ok(Some(Change { key: "seal".into(), setting: false, was: "intact".into(), is }))
 }
