@@ -2,12 +2,12 @@
 
 use crate::model::Model;
 use crate::progress;
+use crate::sealed;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use formats::FormatError;
 use formats::merged::{MergeError, Weights};
 use formats::peft::{self, Adapter};
-use record::Broken;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -59,28 +59,8 @@ pub(crate) fn open(folder: &Path) -> Result<Adapter> {
     if !folder.join(peft::CONFIG_FILE).exists() && inner.join(peft::CONFIG_FILE).exists() {
         bail!("`{}` is a run; its adapter is `{}`", folder.display(), inner.display());
     }
-    as_sealed(folder)?;
+    sealed::check_product(folder)?;
     Adapter::open(folder).with_context(|| format!("adapter `{}`", folder.display()))
-}
-
-/// Refuses the product of a sealed run with other bytes than those that were sealed.
-fn as_sealed(product: &Path) -> Result<()> {
-    // Where there is none, opening it says so.
-    let Ok(place) = product.canonicalize() else { return Ok(()) };
-    let (Some(run), Some(name)) = (place.parent(), place.file_name()) else { return Ok(()) };
-    let Some(seal) = record::read_seal(run)? else { return Ok(()) };
-    let broken = seal.verify_folder(run, Path::new(name))?;
-    if !broken.is_empty() {
-        let broken: Vec<String> = broken.iter().map(Broken::to_string).collect();
-        bail!(
-            "`{}` is not what its run was sealed with: {}; `samebit show {}` tells more. Copy the folder out of the run \
-             to use it as it is",
-            product.display(),
-            broken.join(", "),
-            run.display()
-        );
-    }
-    Ok(())
 }
 
 /// Hashes the base and holds it against what the adapter says.

@@ -83,7 +83,7 @@ fn the_adapter_of_a_sealed_run_must_be_as_it_was_sealed() {
     let mut bytes = fs::read(&file).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&file, &bytes).unwrap();
-    let words = ["adapter/adapter_model.safetensors was changed", "samebit show"];
+    let words = ["BROKEN", "adapter/adapter_model.safetensors was changed"];
     refused(&bench, &adapter, &[], &words);
     let (model, gguf) = (bench.model(), bench.arg("lora.gguf"));
     samebit(&["export", &model, "--adapter", &adapter, "--lora-gguf", &gguf]).refused(&words);
