@@ -235,8 +235,8 @@ pub(crate) mod tests {
 
     #[test]
     fn samples_of_two_sets_are_the_same_with_ids_and_flags() {
-        let (a, b): ((&[u32], &[bool]), (&[u32], &[bool])) =
-            ((&[1, 2], &[false, true]), (&[1, 2], &[true, true]));
+        type Sample = (&'static [u32], &'static [bool]);
+        let (a, b): (Sample, Sample) = ((&[1, 2], &[false, true]), (&[1, 2], &[true, true]));
         assert_eq!(dataset_of(&[a, b], 1.0).shared_with(&dataset_of(&[a], 1.0)), 1);
         assert_eq!(dataset_of(&[a], 1.0).shared_with(&dataset_of(&[a, b, a], 1.0)), 1);
         assert_eq!(dataset_of(&[b], 1.0).shared_with(&dataset_of(&[a], 1.0)), 0);

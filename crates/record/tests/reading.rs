@@ -234,7 +234,7 @@ fn a_report_stands_alone_and_shows_what_ran() {
         planned_bytes,
         used_bytes,
     };
-    shown.memory.kinds.extend([kind("gradients", 32, 16), kind("workspace", 0, 0)]);
+    shown.memory.ranks[0].kinds.extend([kind("gradients", 32, 16), kind("workspace", 0, 0)]);
     report::write(&folder.path(), &shown).unwrap();
     let html = fs::read_to_string(folder.path().join(report::REPORT_FILE)).unwrap();
     for part in [
