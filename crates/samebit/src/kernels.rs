@@ -20,7 +20,7 @@ pub(crate) fn choices(device: &Device, uses: &[KernelUse]) -> Vec<Gate> {
         }
         for (kernel, of) in by_kernel {
             let figure = format!("{}; {}", taken_by(&of), faster(device, kernel));
-            lines.push(Gate::ok(format!("{kind} on {kernel}"), figure));
+            lines.push(Gate::ok(&format!("{kind} on {kernel}"), figure));
         }
     }
     lines
