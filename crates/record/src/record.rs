@@ -21,6 +21,14 @@ use crate::process::{Life, ProcessId};
 pub const RECORD_FILE: &str = "record.json";
 /// The patch of a dirty tree.
 pub const PATCH_FILE: &str = "changes.patch";
+/// The file of a session's patch, sessions counted from 1.
+pub fn patch_file(session: usize) -> String {
+    match session {
+        1 => PATCH_FILE.to_owned(),
+        later => format!("changes-{later}.patch"),
+    }
+}
+
 /// The format that this version writes and reads.
 pub const FORMAT: u32 = 2;
 
@@ -158,6 +166,20 @@ pub struct Session {
     pub clock_jump_count: usize,
     /// What had changed since the session before, and was let pass.
     pub changed: Vec<Change>,
+    /// The code in the working directory.
+    pub git: Git,
+    /// The file with what the code has that its commit has not, where it has such.
+    pub patch: Option<String>,
+    /// The machine.
+    pub machine: Machine,
+    /// What computed, such as `cpu, Avx512, 2 threads`.
+    pub device: String,
+    /// What the encode cache did.
+    pub cache: Value,
+    /// Kernels that operations took in it.
+    pub kernels: Vec<KernelUse>,
+    /// The most that the first rank's process has held, where the system tells.
+    pub peak_resident_bytes: Option<usize>,
 }
 
 /// One setting.

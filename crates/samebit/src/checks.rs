@@ -158,12 +158,11 @@ pub(crate) fn git(git: &Git, allow_dirty: bool) -> Gate {
 fn disk(tuning: &Tuning, engine: &Engine<'_>) -> Result<Gate> {
     let resolved = &tuning.resolved;
     let space = Space::of(engine);
-    let kept = resolved.keep_checkpoints.value as u64;
-    let needed =
-        space.checkpoint_bytes.saturating_mul(kept.saturating_add(1)) + space.product_bytes;
+    let kept = resolved.keep_checkpoints.value;
+    let needed = space.needed(kept, &resolved.out.value)?;
     let free = record::free_bytes(&resolved.out.value)?;
     let figure = format!(
-        "{} for {kept} checkpoints, one being written and the product; {} free",
+        "{} for {kept} checkpoints, one being written, the product and the record; {} free",
         Bytes(needed as usize),
         Bytes(free as usize)
     );
@@ -181,7 +180,14 @@ fn memory(tuning: &Tuning) -> Gate {
     let free =
         device::available_bytes().map_or("unknown".to_owned(), |bytes| Bytes(bytes).to_string());
     let good = lease.is_none_or(|lease| planned <= lease);
-    let figure = format!("planned {}, {lease_words}, {free} free beside it", Bytes(planned));
+    let together = match tuning.blueprints.len() {
+        1 => String::new(),
+        ranks => {
+            format!(" on a rank, {} on {ranks} together", Bytes(tuning.planned_bytes()))
+        }
+    };
+    let figure =
+        format!("planned {}{together}, {lease_words}, {free} free beside it", Bytes(planned));
     Gate::of("memory", good, figure, "lower micro_tokens or raise `memory`")
 }
 

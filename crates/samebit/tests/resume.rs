@@ -110,3 +110,18 @@ fn a_changed_template_is_refused_by_name_even_where_it_renders_alike() {
     resume(&run, &unknown).refused(&["tempalte", "did you mean `template`?", "base_weights"]);
     resume(&run, &["--allow-changed", "template"]).report();
 }
+
+#[test]
+fn an_edited_log_is_refused_before_it_is_sealed() {
+    let bench = bench();
+    let run = broken(&bench);
+    let steps = bench.path("run/steps.jsonl");
+    let text = fs::read_to_string(&steps).unwrap();
+    let at = text.find("\"loss\":").unwrap() + "\"loss\":".len();
+    let mut edited = text.clone().into_bytes();
+    edited[at] ^= 1;
+    fs::write(&steps, edited).unwrap();
+    resume(&run, &[]).refused(&["steps.jsonl", "checkpoints/step-2", "the log was changed"]);
+    fs::write(&steps, text).unwrap();
+    resume(&run, &[]).report();
+}

@@ -167,11 +167,12 @@ pub(crate) fn record(run: &Run<'_, '_>, schedule: &mut Schedule) -> Result<Recor
     })
 }
 
-/// Takes over into a record what a resumed run may have otherwise.
+/// Takes over into a record what a resumed run may have otherwise; its sessions keep what was before.
 pub(crate) fn renew(record: &mut Record, now: Record) {
     record.settings = now.settings;
     record.identity = now.identity;
     record.programs = now.programs;
+    record.git = now.git;
     record.machine = now.machine;
     record.arithmetic = now.arithmetic;
     record.steps = now.steps;

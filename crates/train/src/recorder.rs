@@ -26,6 +26,17 @@ struct TensorsLine {
     tensors: Map<String, Value>,
 }
 
+impl TensorsLine {
+    /// Over the lines `name sha256` of every tensor.
+    fn sha256(&self) -> String {
+        let mut whole = Sha256::new();
+        for (name, hash) in &self.tensors {
+            whole.update(format!("{name} {}\n", hash.as_str().unwrap_or_default()));
+        }
+        record::hex(&whole.finalize())
+    }
+}
+
 /// The record of a run under way.
 pub(crate) struct Recorder {
     folder: PathBuf,
@@ -41,7 +52,7 @@ pub(crate) struct Recorder {
 }
 
 /// Bytes that are held for the last record and the report.
-const LAST_BYTES: u64 = 4 << 20;
+pub(crate) const LAST_BYTES: u64 = 4 << 20;
 
 impl Recorder {
     /// Writes a new session of a record, in which `done` steps are done.
@@ -53,6 +64,8 @@ impl Recorder {
         changed: Vec<Change>,
     ) -> Result<Recorder, RecordError> {
         let key = surroundings.signing_key.as_deref().map(record::read_signing_key).transpose()?;
+        // Before it says that it runs, what it takes to say how it ended.
+        let room = Some(Reserve::hold(folder, "record", LAST_BYTES)?);
         let clock = Clock::start(Reading::now());
         record.status = Status::Running;
         record.sessions.push(Session {
@@ -65,22 +78,43 @@ impl Recorder {
             clock_jumps: Vec::new(),
             clock_jump_count: 0,
             changed,
+            git: surroundings.git.clone(),
+            patch: None,
+            machine: surroundings.machine.clone(),
+            device: surroundings.device.clone(),
+            cache: surroundings.cache.clone(),
+            kernels: Vec::new(),
+            peak_resident_bytes: None,
         });
+        let patch = record::patch_file(record.sessions.len());
+        if let (Some(written), Some(session)) =
+            (surroundings.git.patch(), record.sessions.last_mut())
+        {
+            written.write(folder, &patch)?;
+            // One that is too large is known by its hash.
+            session.patch = folder.join(&patch).exists().then_some(patch);
+        }
         for check in &surroundings.checks {
             record.note(check.clone());
         }
         record.tensors.retain(|at| done > 0 && at.step <= done);
-        record.write(folder)?;
-        record::unseal(folder)?;
-        let mut start = None;
+        let (mut start, mut last) = (None, None);
         let tensors = Rows::open(folder, TENSORS_FILE, |line: &TensorsLine| {
             let stays = done > 0 && line.step <= done;
             if stays && start.is_none() {
                 start = Some(line.clone());
             }
+            if stays && line.step == done {
+                last = Some(TensorsAt { step: done, sha256: line.sha256() });
+            }
             stays
         })?;
-        let room = Some(Reserve::hold(folder, "record", LAST_BYTES)?);
+        // A process that was killed between a checkpoint and its record left that one's hash out.
+        if !record.tensors.iter().any(|at| at.step == done) {
+            record.tensors.extend(last);
+        }
+        record.write(folder)?;
+        record::unseal(folder)?;
         Ok(Recorder { folder: folder.to_owned(), record, clock, tensors, start, room, key })
     }
 
@@ -103,18 +137,15 @@ impl Recorder {
         if self.record.tensors.iter().any(|at| at.step == step) {
             return Ok(Vec::new());
         }
-        let mut whole = Sha256::new();
         let mut line = TensorsLine { step, tensors: Map::new() };
         for id in contents::trained(engine) {
             let name = engine.graph.param_info(id).name.to_string();
             let hash = sha256(engine, id).map_err(of_ranks)?;
-            whole.update(format!("{name} {hash}\n"));
             line.tensors.insert(name, Value::String(hash));
         }
         self.tensors.append(&line)?;
         self.tensors.sync()?;
-        let sha256 = record::hex(&whole.finalize());
-        self.record.tensors.push(TensorsAt { step, sha256 });
+        self.record.tensors.push(TensorsAt { step, sha256: line.sha256() });
         let Some(start) = &self.start else {
             self.start = Some(line);
             return Ok(Vec::new());
@@ -149,9 +180,11 @@ impl Recorder {
             session.seconds = self.clock.elapsed().as_secs_f64();
             session.clock_jumps = jumps.to_vec();
             session.clock_jump_count = count;
+            session.kernels = contents::kernels(engine);
+            session.peak_resident_bytes = record::peak_resident_bytes();
+            self.record.arithmetic.kernels = session.kernels.clone();
+            self.record.memory.peak_resident_bytes = session.peak_resident_bytes;
         }
-        self.record.arithmetic.kernels = contents::kernels(engine);
-        self.record.memory.peak_resident_bytes = record::peak_resident_bytes();
     }
 
     /// Looks at the clocks, so that a jump is placed where it happens.

@@ -142,6 +142,70 @@ fn a_dirty_tree_leaves_its_patch() {
     assert_eq!(record.git.patch().unwrap().blake3, "aa");
 }
 
+#[test]
+fn a_resumed_run_keeps_the_code_and_the_machine_of_each_session() {
+    let fixture = Fixture::new("llama");
+    let with = |commit: &str, patch: Option<&str>, device: &str| {
+        let patch = patch.map(|content| Patch {
+            bytes: content.len(),
+            blake3: content.into(),
+            files: vec!["x".into()],
+            content: content.into(),
+        });
+        let repository = Repository {
+            root: "/code".into(),
+            commit: Some(commit.into()),
+            branch: None,
+            patch,
+            untracked: 0,
+            untracked_named: vec![],
+        };
+        let git = Git::Repository(repository);
+        Surroundings { git, device: device.into(), ..surroundings() }
+    };
+    let run = |around: &Surroundings, resume: bool, watch: &mut Watch| {
+        fixture.run_in(around, "out", "", resume, |_| (), watch).unwrap();
+    };
+    run(&with("aa", Some("first"), "avx512"), false, &mut Watch::stopping_after(4));
+    run(&with("bb", None, "avx2"), true, &mut Watch::stopping_after(5));
+    run(&with("cc", Some("third"), "avx2"), true, &mut Watch::default());
+    let folder = fixture.out("out");
+    let record = Record::read(&folder).unwrap();
+    let told = record.sessions.iter().map(|session| {
+        let Git::Repository(code) = &session.git else { panic!() };
+        let commit = code.commit.clone().unwrap();
+        assert!(session.kernels.iter().any(|of| of.op == "Attention" && of.times > 0));
+        (commit, session.patch.clone(), session.device.clone())
+    });
+    let text = |of: &str| of.to_owned();
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        [
+            (text("aa"), Some(text("changes.patch")), text("avx512")),
+            (text("bb"), None, text("avx2")),
+            (text("cc"), Some(text("changes-3.patch")), text("avx2")),
+        ]
+    );
+    assert_eq!(fs::read(folder.join("changes.patch")).unwrap(), b"first");
+    assert_eq!(fs::read(folder.join("changes-3.patch")).unwrap(), b"third");
+    assert_eq!(record.git, record.sessions[2].git, "the newest");
+}
+
+#[test]
+fn only_what_a_run_has_may_be_let_pass() {
+    let fixture = Fixture::new("llama");
+    fixture.run("out", "", false, &mut Watch::stopping_after(4)).unwrap();
+    let with = |key: &str| Surroundings { allow_changed: vec![key.to_owned()], ..surroundings() };
+    let mut watch = Watch::default();
+    let unknown = fixture.run_in(&with("dtaa"), "out", "", true, |_| (), &mut watch).unwrap_err();
+    let TrainError::Folder(train::RunError::UnknownChange { key, nearest, known }) = unknown else {
+        panic!("{unknown}")
+    };
+    assert_eq!((key.as_str(), nearest.as_deref()), ("dtaa", Some("data")));
+    assert!(known.contains("base_weights") && known.contains("settings"), "{known}");
+    fixture.run_in(&with("data"), "out", "", true, |_| (), &mut watch).unwrap();
+}
+
 fn changed(error: TrainError) -> Vec<String> {
     match error {
         TrainError::Folder(train::RunError::Changed { changes, .. }) => {

@@ -2,14 +2,19 @@
 
 mod common;
 
+use arena::Frame;
 use common::{Fixture, Watch, files};
+use engine::Exchange;
+use fabric::{Member, World};
 use formats::Checkpoint;
 use formats::peft::{Adapter, TargetModules};
 use formats::safetensors::{self, OutputTensor};
+use oracle::{Oracle, Precision};
+use program::ops::{Collective, Group};
 use record::{Record, RecordError};
 use serde_json::{Value, json};
 use std::path::Path;
-use train::{Outcome, RunError, TrainError};
+use train::{Outcome, Run, RunError, TrainError};
 
 fn product(outcome: Outcome) -> std::path::PathBuf {
     match outcome {
@@ -262,6 +267,111 @@ fn a_damaged_checkpoint_is_refused() {
     assert!(moved.to_string().contains("it says step 2 in a folder for step 3"), "{moved}");
 }
 
+#[test]
+fn a_checkpoint_goes_on_with_the_logs_of_its_run_alone() {
+    let fixture = Fixture::new("llama");
+    for (out, more) in [("out", ""), ("other", "lr = 2e-2\n")] {
+        fixture.run(out, more, false, &mut Watch::stopping_after(4)).unwrap();
+    }
+    let folder = fixture.out("out");
+    let refused = |log: &str| {
+        let error = folder_error(fixture.run("out", "", true, &mut Watch::default()));
+        assert!(
+            matches!(&error, RunError::LogChanged { path, .. } if path.ends_with(log)),
+            "{error}"
+        );
+    };
+    // A line that was edited, in each log.
+    for log in ["steps.jsonl", "tensors.jsonl"] {
+        let text = std::fs::read_to_string(folder.join(log)).unwrap();
+        std::fs::write(folder.join(log), text.replacen("0", "1", 1)).unwrap();
+        refused(log);
+        std::fs::write(folder.join(log), text).unwrap();
+    }
+    // Another run's checkpoint of the same shape, whole in itself.
+    let step = Path::new("checkpoints/step-4");
+    let own = files(&folder.join(step));
+    for (path, bytes) in files(&fixture.out("other").join(step)) {
+        std::fs::write(folder.join(step).join(path), bytes).unwrap();
+    }
+    refused("steps.jsonl");
+    for (path, bytes) in own {
+        std::fs::write(folder.join(step).join(path), bytes).unwrap();
+    }
+    // A record that was not written after the checkpoint gets its hash from the log.
+    let mut record = Record::read(&folder).unwrap();
+    let hash = record.tensors.pop().unwrap();
+    record.write(&folder).unwrap();
+    product(fixture.run("out", "", true, &mut Watch::default()).unwrap());
+    let record = Record::read(&folder).unwrap();
+    let steps: Vec<usize> = record.tensors.iter().map(|at| at.step).collect();
+    assert_eq!(steps, [0, 3, 4, 6, 8]);
+    assert!(record.tensors.contains(&hash));
+}
+
+/// Ranks' means to exchange, with something that happens before the first exchange.
+struct Meanwhile<'r> {
+    member: Member<'r>,
+    before: Option<Box<dyn FnOnce() + 'r>>,
+}
+
+impl Exchange for Meanwhile<'_> {
+    fn collective(&mut self, op: &Collective, frame: &Frame<'_>) -> Result<(), String> {
+        Exchange::collective(&mut self.member, op, frame)
+    }
+
+    fn all_gather(&mut self, of: Group, what: &str, mine: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+        if let Some(before) = self.before.take() {
+            before();
+        }
+        Exchange::all_gather(&mut self.member, of, what, mine)
+    }
+
+    fn traffic(&self) -> fabric::Traffic {
+        Exchange::traffic(&self.member)
+    }
+}
+
+#[test]
+fn a_run_is_held_from_before_its_record_is_read() {
+    let fixture = Fixture::new("llama");
+    fixture.run("out", "", false, &mut Watch::stopping_after(4)).unwrap();
+    let requested = fixture.requested("out", "dp = 2\n");
+    let resolved = fixture.resolved(&requested);
+    let around = common::surroundings();
+    let outcomes = World::new(&[resolved.topology()]).run(|seat| {
+        let executor = Box::new(Oracle::new(Precision::F32));
+        let mut engine = fixture.rank_engine(&resolved, seat.member(0), executor);
+        let leads = seat.index() == 0;
+        if leads {
+            // While weights are hashed, somebody else tries to end the run.
+            let before = || {
+                let other = folder_error(fixture.run("out", "", true, &mut Watch::default()));
+                assert!(matches!(other, RunError::InUse { .. }), "{other}");
+            };
+            let member = seat.member(0).unwrap();
+            let exchange = Meanwhile { member, before: Some(Box::new(before)) };
+            engine = engine.with_exchange(Box::new(exchange));
+        }
+        let mut run = Run {
+            engine: &mut engine,
+            checkpoint: &fixture.checkpoint,
+            dataset: &fixture.dataset,
+            evaluation: None,
+            requested: &requested,
+            resolved: &resolved,
+            surroundings: &around,
+            extra_files: &[],
+        };
+        match leads {
+            true => run.resume(&mut Watch::default()).map(Some),
+            false => run.follow().map(|()| None),
+        }
+    });
+    let mut outcomes = outcomes.unwrap_or_else(|error| panic!("{error}"));
+    product(outcomes.swap_remove(0).unwrap());
+}
+
 /// Puts other tensors into a checkpoint, with a hash that fits.
 fn replace_state(checkpoint: &Path, tensors: &[(&str, Vec<f32>)]) {
     let path = checkpoint.join("state.safetensors");
@@ -269,8 +379,11 @@ fn replace_state(checkpoint: &Path, tensors: &[(&str, Vec<f32>)]) {
         tensors.iter().map(|(name, numbers)| OutputTensor::f32(*name, [numbers.len()], numbers));
     safetensors::write(&path, &[], outputs.collect()).unwrap();
     let hash = blake3::hash(&std::fs::read(&path).unwrap()).to_hex().to_string();
-    let position = serde_json::json!({"step": 2, "state_blake3": hash});
-    std::fs::write(checkpoint.join("state.json"), position.to_string()).unwrap();
+    let position_path = checkpoint.join("state.json");
+    let mut position: Value =
+        serde_json::from_slice(&std::fs::read(&position_path).unwrap()).unwrap();
+    position["state_blake3"] = json!(hash);
+    std::fs::write(position_path, position.to_string()).unwrap();
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::output::{self, Table, duration, thousands};
 use crate::sealed::Sealed;
 use anyhow::{Context, Result};
 use program::ledger::Bytes;
-use record::{Annotation, Git, Record, Standing, Status, Verdict};
+use record::{Annotation, Git, Record, Session, Standing, Status, Verdict};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -130,18 +130,38 @@ fn head(record: &Record) -> String {
     text
 }
 
+/// The code and the machine of each session that had others than the one before.
 fn code(record: &Record) -> String {
-    let git = match &record.git {
+    let mut lines: Vec<String> = Vec::new();
+    let mut before = None;
+    for session in &record.sessions {
+        let lines_now = session_code(session);
+        if before.as_ref() != Some(&lines_now) {
+            if before.is_some() {
+                lines.push(format!("from step {} on:\n", session.from_step));
+            }
+            lines.push(lines_now.clone());
+        }
+        before = Some(lines_now);
+    }
+    lines.concat()
+}
+
+fn session_code(session: &Session) -> String {
+    let git = match &session.git {
         Git::NoRepository => "no git repository".to_owned(),
         Git::Unavailable { why } => format!("git state unknown: {why}"),
         Git::Repository(repository) => {
             let commit = repository.commit.as_deref().unwrap_or("no commit");
-            match &repository.patch {
-                None => format!("{commit}, clean, {} untracked", repository.untracked),
-                Some(patch) if patch.is_kept() => {
-                    format!("{commit} DIRTY: {} ({} files)", record::PATCH_FILE, patch.files.len())
+            match (&repository.patch, &session.patch) {
+                (None, _) => format!("{commit}, clean, {} untracked", repository.untracked),
+                (Some(patch), Some(file)) => {
+                    format!("{commit} DIRTY: {file} ({} files)", patch.files.len())
                 }
-                Some(patch) => format!(
+                (Some(patch), None) if patch.is_kept() => {
+                    format!("{commit} DIRTY: {} files; their patch was not kept", patch.files.len())
+                }
+                (Some(patch), None) => format!(
                     "{commit} DIRTY: {} files; their patch of {} was too large to keep, BLAKE3 {}",
                     patch.files.len(),
                     Bytes(patch.bytes),
@@ -150,7 +170,7 @@ fn code(record: &Record) -> String {
             }
         }
     };
-    let machine = &record.machine;
+    let machine = &session.machine;
     format!(
         "code: {git}\nmachine: {}, {}, {} cores, {}\n",
         machine.host, machine.processor, machine.cores, machine.system

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use data::{Dataset, Schedule};
 use engine::{AdapterSource, Engine};
 use formats::Checkpoint;
-use record::{PATCH_FILE, Reading, Record, Status, durable};
+use record::{Reading, Record, Status, durable};
 
 use self::follow::Action;
 use crate::contents;
@@ -92,9 +92,6 @@ impl Run<'_, '_> {
         let folder = self.resolved.out.value.clone();
         let record = contents::record(self, &mut schedule)?;
         let _lock = run_folder::create(&folder)?;
-        if let Some(patch) = record.git.patch() {
-            patch.write(&folder, PATCH_FILE)?;
-        }
         let recorder = Recorder::begin(&folder, record, self.surroundings, 0, Vec::new())?;
         run_folder::make_checkpoints(&folder)?;
         self.under_way(&folder, recorder, schedule, 0, observer)
@@ -243,7 +240,7 @@ impl Run<'_, '_> {
         run_folder::need_space(
             folder,
             &format!("a run that keeps {kept} checkpoints of {} bytes", space.checkpoint_bytes),
-            space.checkpoint_bytes.saturating_mul(kept.saturating_add(1)) + space.product_bytes,
+            space.needed(self.resolved.keep_checkpoints.value, folder)?,
         )?;
         Ok(())
     }
@@ -299,6 +296,17 @@ impl Space {
         let in_product = engine.graph.params.iter().filter(|param| param.adapter == adapter);
         Space { checkpoint_bytes, product_bytes: in_product.map(elements).sum() }
     }
+
+    /// Bytes that must be free for a run in a folder: every one of the `kept` checkpoints, one more while it is written,
+    /// the product and the record, without what the run holds there already.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn needed(&self, kept: usize, folder: &Path) -> Result<u64, RunError> {
+        let checkpoints = self.checkpoint_bytes.saturating_mul((kept as u64).saturating_add(1));
+        let whole = checkpoints + self.product_bytes + recorder::LAST_BYTES;
+        Ok(whole.saturating_sub(run_folder::held_bytes(folder)?))
+    }
 }
 
 /// When a checkpoint is due.
@@ -334,6 +342,25 @@ impl Due {
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    #[test]
+    fn a_run_that_goes_on_needs_what_it_does_not_hold_yet() {
+        let folder = tempfile::tempdir().unwrap();
+        let space = Space { checkpoint_bytes: 1000, product_bytes: 300 };
+        let needed = || space.needed(2, folder.path()).unwrap() - recorder::LAST_BYTES;
+        assert_eq!(needed(), 3300);
+        let step = folder.path().join("checkpoints/step-4");
+        std::fs::create_dir_all(&step).unwrap();
+        std::fs::write(step.join("state.safetensors"), [0; 900]).unwrap();
+        // What a kill leaves of the room for the next one.
+        let room = folder.path().join("checkpoints/.writing-room-for-checkpoint");
+        std::fs::write(room, [0; 1000]).unwrap();
+        assert_eq!(needed(), 1400);
+        std::fs::write(folder.path().join(".writing-room-for-record"), [0; 100]).unwrap();
+        std::fs::write(folder.path().join("steps.jsonl"), [0; 100]).unwrap();
+        assert_eq!(needed(), 1300);
+        assert_eq!(space.needed(0, &step.join("none")).unwrap(), 1300 + recorder::LAST_BYTES);
+    }
 
     #[test]
     fn checkpoints_are_due_by_steps_and_by_the_steady_clock() {

@@ -18,6 +18,7 @@ use record::hash_file;
 use serde::{Deserialize, Serialize};
 
 use super::error::{RunError, io};
+use super::logs::Logs;
 use crate::evaluation::Evaluations;
 
 /// The folder of checkpoints in a run's folder.
@@ -30,10 +31,11 @@ struct Position {
     /// Steps done.
     step: usize,
     /// What evaluations have found so far.
-    #[serde(default)]
     evaluations: Evaluations,
     /// BLAKE3 of the state file.
     state_blake3: String,
+    /// The run's logs so far.
+    logs: Logs,
 }
 
 /// What is saved of a parameter, in order.
@@ -73,7 +75,8 @@ pub(crate) fn save(
         .map_err(io("create a folder in", &checkpoints))?;
     let state = staged.path().join(STATE_FILE);
     safetensors::write(&state, &[], tensors(engine)).map_err(Box::new)?;
-    let position = Position { step, evaluations, state_blake3: hash_file(&state)? };
+    let (state_blake3, logs) = (hash_file(&state)?, Logs::of(folder)?);
+    let position = Position { step, evaluations, state_blake3, logs };
     durable::write_json(staged.path(), POSITION_FILE, &position)?;
     if target.exists() {
         // Of this very step, by a run that was resumed from an earlier one: the same bytes.
@@ -111,6 +114,32 @@ pub(crate) fn bytes(engine: &Engine<'_>) -> u64 {
     };
     let bytes: usize = trained(engine).into_iter().map(of).sum();
     (bytes + 16 * ABOUT_BYTES) as u64
+}
+
+/// Bytes that a run's folder holds of checkpoints, and of room for what is to come: its own, where it goes on.
+///
+/// # Errors
+/// A folder is there and cannot be read.
+pub(crate) fn held_bytes(folder: &Path) -> Result<u64, RunError> {
+    let mut waiting = vec![folder.to_owned()];
+    let mut held = 0;
+    while let Some(place) = waiting.pop() {
+        if !place.exists() {
+            continue;
+        }
+        for entry in fs::read_dir(&place).map_err(io("read", &place))? {
+            let path = entry.map_err(io("read", &place))?.path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+            let counts = place != folder || name == CHECKPOINTS || name.starts_with(WRITING);
+            let about = fs::symlink_metadata(&path).map_err(io("look at", &path))?;
+            match (counts, about.is_dir()) {
+                (false, _) => (),
+                (true, true) => waiting.push(path),
+                (true, false) => held += about.len(),
+            }
+        }
+    }
+    Ok(held)
 }
 
 /// Checkpoints of a run, by steps done, oldest first.
@@ -188,6 +217,8 @@ pub(crate) fn load(
     if found != position.state_blake3 {
         return Err(RunError::Damaged { path, written: position.state_blake3, found });
     }
+    let folder = checkpoint.parent().and_then(Path::parent).unwrap_or(Path::new(""));
+    position.logs.verify(folder, checkpoint)?;
     State::open(path)?.load(engine)?;
     Ok(position.evaluations)
 }
@@ -336,6 +367,8 @@ mod tests {
         let files = fs::read_dir(&checkpoint).unwrap();
         let used: u64 = files.map(|file| file.unwrap().metadata().unwrap().len()).sum();
         assert!(used <= bytes(&engine) && 2 * used > bytes(&engine), "{used}");
+        assert_eq!(held_bytes(folder.path()).unwrap(), used);
+        assert_eq!(held_bytes(&folder.path().join("none")).unwrap(), 0);
         assert_eq!(newest(folder.path()).unwrap(), Some((3, checkpoint)));
     }
 

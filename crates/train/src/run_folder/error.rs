@@ -115,6 +115,20 @@ pub enum RunError {
         /// Steps of the checkpoint.
         step: usize,
     },
+    /// A log is not the one that the checkpoint was made with.
+    #[error(
+        "the first {bytes} bytes of {} are not those that {} was made with: the log was changed, or the checkpoint is \
+         another run's. Put the log back, remove the checkpoint's folder to resume from the one before, or start a new run",
+        path.display(), checkpoint.display()
+    )]
+    LogChanged {
+        /// The log.
+        path: PathBuf,
+        /// The checkpoint.
+        checkpoint: PathBuf,
+        /// Bytes that it counts on.
+        bytes: u64,
+    },
     /// A checkpoint that was just written reads back otherwise than it was.
     #[error(
         "{}: {reason}; what was written is not what reads back, so the disk or the memory is faulty. The checkpoint \

@@ -6,8 +6,9 @@
 mod checkpoint;
 mod error;
 mod folder;
+mod logs;
 
 pub use checkpoint::{CHECKPOINTS, checkpoints};
-pub(crate) use checkpoint::{at, bytes, clean, compare, load, newest, prune, save};
+pub(crate) use checkpoint::{at, bytes, clean, compare, held_bytes, load, newest, prune, save};
 pub use error::RunError;
 pub(crate) use folder::{create, lock, make_checkpoints, need_space, reserve, verify};
