@@ -556,3 +556,20 @@ unsafe fn store<V: Vector>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    #[test]
+    fn a_task_that_panics_is_waited_for_by_nobody() {
+        let steps = AtomicU32::new(3);
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            let _done = Done(&steps);
+            panic!("a kernel");
+        }));
+        assert!(ended.is_err());
+        assert_eq!(steps.load(Ordering::Acquire), u32::MAX);
+    }
+}

@@ -31,6 +31,8 @@ pub(crate) struct TopologyReport {
     cost: f64,
     cost_lowest: f64,
     cost_highest: f64,
+    /// The same of the fastest step of each: what is left where other work on the machine slows some steps.
+    cost_of_fastest: f64,
     /// Where the time goes at each of the two widths; with --kernels.
     kernels: Option<[Vec<Kernel>; 2]>,
 }
@@ -136,16 +138,12 @@ pub(crate) fn run(args: &Args, device: &Device) -> Result<TopologyReport> {
             }
         }
     }
-    let [canon, native] = &mut seconds;
-    let mut costs: Vec<f64> =
-        canon.iter().zip(native.iter()).map(|(canon, native)| canon / native - 1.0).collect();
-    let cost = median(&mut costs);
     let profiles = engines.each_ref().map(|engine| engine.profile().map(kernels));
-    let [Some(ours), Some(theirs)] = profiles else {
-        return Ok(report(args, device, (median(canon), median(native)), (cost, &costs), None));
+    let kernels = match profiles {
+        [Some(canon), Some(native)] => Some([canon, native]),
+        _ => None,
     };
-    let kernels = Some([ours, theirs]);
-    Ok(report(args, device, (median(canon), median(native)), (cost, &costs), kernels))
+    Ok(report(args, device, &mut seconds, kernels))
 }
 
 /// Seconds of a step and its update.
@@ -156,14 +154,16 @@ fn step(engine: &mut Engine<'_>, batch: &MicroBatch, number: u64) -> Result<f64>
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// `costs` ascending.
 fn report(
     args: &Args,
     device: &Device,
-    (canon_s, native_s): (f64, f64),
-    (cost, costs): (f64, &[f64]),
+    [canon, native]: &mut [Vec<f64>; 2],
     kernels: Option<[Vec<Kernel>; 2]>,
 ) -> TopologyReport {
+    let mut costs: Vec<f64> =
+        canon.iter().zip(native.iter()).map(|(canon, native)| canon / native - 1.0).collect();
+    let (canon_s, native_s, cost) = (median(canon), median(native), median(&mut costs));
+    // All are in ascending order now.
     TopologyReport {
         device: device.describe(),
         processor: processor(),
@@ -172,8 +172,9 @@ fn report(
         canon_s,
         native_s,
         cost,
-        cost_lowest: costs.first().copied().unwrap_or(cost),
-        cost_highest: costs.last().copied().unwrap_or(cost),
+        cost_lowest: costs[0],
+        cost_highest: costs[costs.len() - 1],
+        cost_of_fastest: canon[0] / native[0] - 1.0,
         kernels,
     }
 }
@@ -184,7 +185,7 @@ pub(crate) fn text(report: &TopologyReport) -> String {
     let width = Topology::WIDTH;
     let mut text = format!(
         "{} · {}\na step of {} tokens on one rank: {:.3} s at width {width}, {:.3} s at width 1\n\
-         width {width} costs {} (median of {} pairs; {} to {})\n",
+         width {width} costs {} (median of {} pairs; {} to {}; {} between the fastest steps)\n",
         report.processor,
         report.device,
         thousands(report.tokens),
@@ -194,6 +195,7 @@ pub(crate) fn text(report: &TopologyReport) -> String {
         report.pairs,
         percent(report.cost_lowest),
         percent(report.cost_highest),
+        percent(report.cost_of_fastest),
     );
     for (kernels, width) in report.kernels.iter().flatten().zip([width, 1]) {
         text.push_str(&format!("\nwidth {width}\n{}", kernels_text(kernels)));
