@@ -93,7 +93,9 @@ impl Corpus {
         for file in &self.files {
             let found = match file.format {
                 Format::JsonLines => FileRows::Lines(lines(&file.path, &file.bytes)?),
-                Format::Parquet => FileRows::Objects(parquet_rows::rows(&file.path, &file.bytes)?),
+                Format::Parquet => {
+                    FileRows::Objects(parquet_rows::rows(&file.path, &file.bytes, limit)?)
+                }
             };
             let (start, count) = (rows.len(), found.len());
             if count == 0 {
@@ -240,7 +242,7 @@ mod tests {
         };
         let corpus = Corpus::open(&[file("a.jsonl"), file("b.jsonl")]).unwrap();
         assert_eq!(corpus.rows(4).map(|rows| rows.len()).unwrap(), 4);
-        assert_eq!(corpus.bytes(), 2 * 30);
+        assert_eq!(corpus.bytes(), 2 * "{\"text\": \"a\"}\n".len() * 2);
         for (limit, at) in [(3, "b.jsonl:2: more than 3"), (2, "b.jsonl:1: more than 2")] {
             let error = corpus.rows(limit).err().unwrap().to_string();
             assert!(error.contains(at), "{error}");

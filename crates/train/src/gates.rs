@@ -89,14 +89,14 @@ pub const FINITE: &str = "trained values are finite";
 /// # Errors
 /// Another rank failed.
 pub fn finite(engine: &Engine<'_>) -> Result<Gate, EngineError> {
-    let (mut total, mut overflown) = (0, Vec::new());
-    for id in crate::contents::trained(engine) {
+    let trained: Vec<ParamId> = crate::contents::trained(engine).collect();
+    let (total, mut overflown) = (trained.len(), Vec::new());
+    for id in trained {
         let mut good = true;
         engine.visit_served(id, Part::Value, |numbers| {
             good &= numbers.iter().all(|x| x.is_finite());
             Ok::<(), EngineError>(())
         })?;
-        total += 1;
         if !good {
             overflown.push(engine.graph.param_info(id).name.to_string());
         }

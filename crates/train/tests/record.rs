@@ -46,6 +46,7 @@ fn a_finished_run_says_what_ran_and_is_sealed() {
         [
             ("loss within bounds", Verdict::Ok, 8),
             ("trained tensors receive gradient", Verdict::Ok, 4),
+            ("trained values are finite", Verdict::Ok, 4),
             ("adapters learn", Verdict::Ok, 4),
             ("trained tensors changed", Verdict::Ok, 3),
             ("checkpoints read back", Verdict::Ok, 2),
@@ -335,6 +336,23 @@ fn held_out_samples_are_evaluated_and_change_no_bit_of_training() {
     let record = Record::read(&fixture.out("out")).unwrap();
     assert!(record.identity.hashes.contains_key("evaluation_data"));
     assert_eq!(record.data.evaluation["samples"], 3);
+}
+
+/// After a step that changed next to nothing.
+#[test]
+fn an_evaluation_gives_the_loss_that_training_on_the_same_samples_begins_with() {
+    let mut fixture = Fixture::new("llama");
+    // All of them are in the first step.
+    let all = [0, 1, 2];
+    fixture.dataset = fixture.dataset.subset(&all);
+    fixture.evaluation = Some(fixture.dataset.clone());
+    let mut watch = Watch::default();
+    let more = "eval_fraction = 0.5\neval_every = 1\nmax_steps = 1\nlr = 1e-12\n";
+    fixture.run("out", more, false, &mut watch).unwrap();
+    let ([trained], [evaluated]) = (&watch.events[..], &watch.evaluated[..]) else { panic!() };
+    assert!((trained.loss - evaluated.loss).abs() < 1e-6, "{trained:?} {evaluated:?}");
+    assert_eq!((evaluated.samples, evaluated.supervised), (all.len(), trained.supervised));
+    assert_eq!((evaluated.best_loss, evaluated.best_step), (evaluated.loss, 1));
 }
 
 #[test]

@@ -195,6 +195,8 @@ fn files_that_were_altered_since_a_run_was_stopped_are_named() {
     assert_eq!(changes.len(), 1);
     assert!(refused.to_string().contains("steps.jsonl was changed"), "{refused}");
     std::fs::write(&log, text).unwrap();
+    // A checkpoint may go, and another be gone on from.
+    std::fs::remove_dir_all(fixture.out("out").join("checkpoints/step-4")).unwrap();
     std::fs::remove_file(fixture.out("out").join(record::SEAL_FILE)).unwrap();
     let refused = folder_error(fixture.run("out", "", true, &mut Watch::default()));
     assert!(refused.to_string().contains("there is no seal"), "{refused}");
@@ -263,6 +265,7 @@ fn a_damaged_checkpoint_is_refused() {
     let from = fixture.out("out").join("checkpoints/step-2");
     let to = fixture.out("out").join("checkpoints/step-3");
     std::fs::rename(from, to).unwrap();
+    common::as_killed(&fixture.out("out"));
     let moved = folder_error(fixture.run("out", "", true, &mut Watch::default()));
     assert!(moved.to_string().contains("it says step 2 in a folder for step 3"), "{moved}");
 }
@@ -391,7 +394,6 @@ fn a_checkpoint_of_another_model_is_refused() {
     let fixture = Fixture::new("llama");
     let more = "targets = [\"layers.0.self_attn.q_proj\"]\nrank = 2\n";
     fixture.run("out", more, false, &mut Watch::stopping_after(2)).unwrap();
-    common::as_killed(&fixture.out("out"));
     let checkpoint = fixture.out("out").join("checkpoints/step-2");
     let module = "base_model.model.model.layers.0.self_attn.q_proj";
     let names: Vec<String> = ["A", "B"]
@@ -404,6 +406,7 @@ fn a_checkpoint_of_another_model_is_refused() {
         names.iter().map(|name| (name.as_str(), vec![0.01; 2 * 64])).collect();
     let refused = |tensors: &[(&str, Vec<f32>)]| {
         replace_state(&checkpoint, tensors);
+        common::as_killed(&fixture.out("out"));
         match folder_error(fixture.run("out", more, true, &mut Watch::default())) {
             RunError::State { reason, .. } => reason,
             other => panic!("{other}"),
@@ -419,5 +422,6 @@ fn a_checkpoint_of_another_model_is_refused() {
     let reason = refused(&short);
     assert_eq!(reason, format!("`{}` has 508 bytes of F32, not 128 of F32", names[0]));
     replace_state(&checkpoint, &whole);
+    common::as_killed(&fixture.out("out"));
     product(fixture.run("out", more, true, &mut Watch::default()).unwrap());
 }
