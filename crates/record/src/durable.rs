@@ -60,10 +60,18 @@ pub fn write_json(folder: &Path, name: &str, value: &impl Serialize) -> Result<(
 /// # Errors
 /// [`RecordError::Io`]; [`RecordError::Malformed`] for what is not that JSON, or over the size limit.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, RecordError> {
+    read_json_within(path, JSON_BYTES_LIMIT)
+}
+
+/// The same of a file of at most `limit` bytes.
+///
+/// # Errors
+/// As [`read_json`].
+pub fn read_json_within<T: DeserializeOwned>(path: &Path, limit: u64) -> Result<T, RecordError> {
     let malformed = |reason| RecordError::Malformed { path: path.to_owned(), reason };
     let bytes = fs::metadata(path).map_err(io("read", path))?.len();
-    if bytes > JSON_BYTES_LIMIT {
-        return Err(malformed(format!("{bytes} bytes are over the limit of {JSON_BYTES_LIMIT}")));
+    if bytes > limit {
+        return Err(malformed(format!("{bytes} bytes are over the limit of {limit}")));
     }
     let text = fs::read(path).map_err(io("read", path))?;
     serde_json::from_slice(&text).map_err(|error| malformed(error.to_string()))

@@ -32,7 +32,7 @@ pub struct Record {
     pub format: u32,
     /// Version of samebit that began the run.
     pub version: String,
-    /// What kind of run: `train`.
+    /// What kind of run: `train`, `rl`.
     pub kind: String,
     /// How it stands.
     pub status: Status,
@@ -234,8 +234,11 @@ pub struct DataRecord {
 /// Memory, planned and used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// By kind.
+    /// By kind; with phases, of the one that holds most.
     pub kinds: Vec<KindBytes>,
+    /// By rank and phase, where training and rollout share the memory in turns.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<PhaseBytes>,
     /// The lease, where there is one.
     pub lease_bytes: Option<usize>,
     /// The most that the process has held, where the system tells.
@@ -250,6 +253,19 @@ pub struct KindBytes {
     /// In the plan.
     pub planned_bytes: usize,
     /// Allocated by the engine.
+    pub used_bytes: usize,
+}
+
+/// Bytes that a rank holds in one phase.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PhaseBytes {
+    /// The rank of the world.
+    pub rank: usize,
+    /// `train`, `sync`, `rollout`.
+    pub phase: String,
+    /// In the plan.
+    pub planned_bytes: usize,
+    /// Allocated by its engines.
     pub used_bytes: usize,
 }
 

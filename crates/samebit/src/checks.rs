@@ -129,9 +129,8 @@ pub(crate) fn git(git: &Git, allow_dirty: bool) -> Gate {
 fn disk(tuning: &Tuning, engine: &Engine<'_>) -> Result<Gate> {
     let resolved = &tuning.resolved;
     let space = Space::of(engine);
-    let kept = resolved.keep_checkpoints.value as u64;
-    let needed =
-        space.checkpoint_bytes.saturating_mul(kept.saturating_add(1)) + space.product_bytes;
+    let kept = resolved.keep_checkpoints.value;
+    let needed = space.needed(kept);
     let free = record::free_bytes(&resolved.out.value)?;
     let figure = format!(
         "{} for {kept} checkpoints, one being written and the product; {} free",

@@ -17,6 +17,7 @@ mod output;
 mod plan;
 mod progress;
 mod prompts;
+mod resumed;
 mod sample_view;
 mod serving;
 mod tuning;

@@ -1,20 +1,23 @@
 //! Keeps a run's record while it goes: written whole before the first step, after it, at each checkpoint and at the end.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use engine::{Engine, EngineError, Part};
 use program::ParamId;
 use record::{
-    Change, Clock, Gate, Reading, Record, RecordError, Reserve, Rows, Session, Status,
-    TENSORS_FILE, TensorsAt, Verdict,
+    Change, Clock, Gate, Memory, PATCH_FILE, Reading, Record, RecordError, Reserve, Rows, Session,
+    Status, TENSORS_FILE, TensorsAt, Verdict, durable,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use crate::contents;
+use crate::contents::{self, Ran};
 use crate::error::{TrainError, of_ranks};
+use crate::fingerprint;
 use crate::gates;
+use crate::run_folder::{self, RunError};
 use crate::surroundings::Surroundings;
 
 /// A line of `tensors.jsonl`.
@@ -26,9 +29,11 @@ struct TensorsLine {
     tensors: Map<String, Value>,
 }
 
-/// The record of a run under way.
-pub(crate) struct Recorder {
+/// The record of a run under way; its folder is this process's for as long. The first rank has it.
+pub struct Recorder {
     folder: PathBuf,
+    /// Given back when it is closed.
+    _lock: File,
     record: Record,
     clock: Clock,
     tensors: Rows,
@@ -42,9 +47,61 @@ pub(crate) struct Recorder {
 const LAST_BYTES: u64 = 4 << 20;
 
 impl Recorder {
-    /// Writes a new session of a record, in which `done` steps are done.
-    pub(crate) fn begin(
+    /// Begins the folder of a new run, which must hold nothing.
+    ///
+    /// # Errors
+    /// [`RunError`].
+    pub fn create(
         folder: &Path,
+        record: Record,
+        surroundings: &Surroundings,
+    ) -> Result<Recorder, RunError> {
+        let lock = run_folder::create(folder)?;
+        if let Some(patch) = record.git.patch() {
+            patch.write(folder, PATCH_FILE)?;
+        }
+        let recorder = Self::begin(folder, lock, record, surroundings, 0, Vec::new())?;
+        run_folder::make_checkpoints(folder)?;
+        Ok(recorder)
+    }
+
+    /// Goes on with the run of a folder, whose record would begin as `now`; gives the steps of its newest checkpoint.
+    ///
+    /// # Errors
+    /// [`RunError::Changed`] where it is not the same run and the change is not let pass, [`RunError::Finished`] where
+    /// nothing is left to do, and others.
+    pub fn resume(
+        folder: &Path,
+        now: Record,
+        surroundings: &Surroundings,
+        product: &Path,
+    ) -> Result<(Recorder, usize), RunError> {
+        let mut record = Record::read(folder)?;
+        let allowed = &surroundings.allow_changed;
+        let changed = run_folder::verify(folder, &record.identity, &now.identity, allowed)?;
+        let lock = run_folder::lock(folder)?;
+        if let Status::Finished { .. } = record.status {
+            // It may have been killed after its end and before its seal.
+            if record::read_seal(folder)?.is_none() {
+                seal(folder, surroundings.signing_key.as_deref())?;
+            }
+            let (path, product) = (folder.to_owned(), product.to_owned());
+            return Err(RunError::Finished { path, product });
+        }
+        run_folder::make_checkpoints(folder)?;
+        run_folder::clean(folder)?;
+        // A run that was killed between its product and its end makes both again, to the same bytes.
+        durable::remove_folder(product)?;
+        let done = run_folder::newest(folder)?.map_or(0, |(step, _)| step);
+        contents::renew(&mut record, now);
+        let recorder = Self::begin(folder, lock, record, surroundings, done, changed)?;
+        Ok((recorder, done))
+    }
+
+    /// Writes a new session of a record, in which `done` steps are done.
+    fn begin(
+        folder: &Path,
+        lock: File,
         mut record: Record,
         surroundings: &Surroundings,
         done: usize,
@@ -77,21 +134,54 @@ impl Recorder {
             stays
         })?;
         let room = Some(Reserve::hold(folder, "record", LAST_BYTES)?);
-        Ok(Recorder { folder: folder.to_owned(), record, clock, tensors, start, room })
+        let folder = folder.to_owned();
+        Ok(Recorder { folder, _lock: lock, record, clock, tensors, start, room })
+    }
+
+    /// The run's folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Notes a gate; one that failed stops the run.
-    pub(crate) fn gate(&mut self, gate: Gate) -> Result<(), TrainError> {
+    ///
+    /// # Errors
+    /// [`TrainError::Gate`].
+    pub fn gate(&mut self, gate: Gate) -> Result<(), TrainError> {
         let (failed, step) = (gate.verdict == Verdict::Failed, gate.step);
-        self.record.note(gate.clone());
+        self.note(gate.clone());
         if failed {
             return Err(TrainError::Gate { step, gate: Box::new(gate) });
         }
         Ok(())
     }
 
-    /// Hashes every trained tensor after `step` steps; gives the names of those that are as at the start.
-    pub(crate) fn tensors(
+    /// Notes a gate of a run that goes on, or has failed already.
+    pub fn note(&mut self, gate: Gate) {
+        self.record.note(gate);
+    }
+
+    /// Hashes every trained tensor after `step` steps with `updates` updates, on the first rank while the others follow,
+    /// and gates that each has changed since the start.
+    ///
+    /// # Errors
+    /// [`TrainError`].
+    pub fn tensors(
+        &mut self,
+        engine: &Engine<'_>,
+        step: usize,
+        updates: u64,
+    ) -> Result<(), TrainError> {
+        let unchanged = self.hash_tensors(engine, step)?;
+        if updates >= COMPARABLE_UPDATES {
+            let gate = gates::changed(&unchanged, contents::trained(engine).count());
+            self.gate(gate.at(step))?;
+        }
+        Ok(())
+    }
+
+    /// The names of those that are as at the start.
+    fn hash_tensors(
         &mut self,
         engine: &Engine<'_>,
         step: usize,
@@ -119,13 +209,32 @@ impl Recorder {
         Ok(line.tensors.iter().filter(same).map(|(name, _)| name.clone()).collect())
     }
 
-    /// Hash of the frozen weights at the start.
-    pub(crate) fn frozen(&self) -> &str {
-        self.record.identity.hashes.get(contents::WEIGHTS).map_or("", String::as_str)
+    /// Gates that the frozen weights are as at the start. On the first rank, while the others follow.
+    ///
+    /// # Errors
+    /// [`TrainError`].
+    pub fn frozen(&mut self, engine: &Engine<'_>, step: usize) -> Result<(), TrainError> {
+        let lora = engine.graph.params.iter().any(|param| param.adapter);
+        let now = match lora {
+            true => fingerprint::weights(engine).map_err(of_ranks)?,
+            false => String::new(),
+        };
+        let hashes = &self.record.identity.hashes;
+        let start = hashes.get(contents::WEIGHTS).map_or("", String::as_str);
+        let gate = gates::frozen(lora, start, &now);
+        self.gate(gate.at(step))
+    }
+
+    /// Programs of an engine beside the one that the record began with.
+    pub fn also_runs(&mut self, engine: &Engine<'_>) {
+        self.record.programs.extend(contents::programs(engine));
     }
 
     /// Writes the record as things stand.
-    pub(crate) fn write(&mut self, engine: &Engine<'_>) -> Result<(), RecordError> {
+    ///
+    /// # Errors
+    /// [`RecordError`].
+    pub fn write(&mut self, ran: Ran) -> Result<(), RecordError> {
         self.clock.look(Reading::now());
         let (jumps, count) = self.clock.jumps();
         if let Some(session) = self.record.sessions.last_mut() {
@@ -134,27 +243,31 @@ impl Recorder {
             session.clock_jumps = jumps.to_vec();
             session.clock_jump_count = count;
         }
-        self.record.arithmetic.kernels = contents::kernels(engine);
-        self.record.memory = contents::memory(engine, self.record.memory.lease_bytes);
+        self.record.arithmetic.kernels = ran.kernels;
+        let lease_bytes = self.record.memory.lease_bytes;
+        self.record.memory = Memory { lease_bytes, ..ran.memory };
         self.record.write(&self.folder)
     }
 
     /// Looks at the clocks, so that a jump is placed where it happens.
-    pub(crate) fn tick(&mut self) {
+    pub fn tick(&mut self) {
         self.clock.look(Reading::now());
     }
 
     /// Writes how the run ended; a finished one is sealed.
-    pub(crate) fn conclude(
+    ///
+    /// # Errors
+    /// [`RecordError`].
+    pub fn conclude(
         &mut self,
-        engine: &Engine<'_>,
+        ran: Ran,
         status: Status,
         signing_key: Option<&Path>,
     ) -> Result<(), RecordError> {
         let finished = matches!(status, Status::Finished { .. });
         self.record.status = status;
         self.room = None;
-        self.write(engine)?;
+        self.write(ran)?;
         record::report::write(&self.folder)?;
         if finished {
             seal(&self.folder, signing_key)?;
@@ -163,8 +276,11 @@ impl Recorder {
     }
 }
 
+/// Updates after which everything that LoRA trains has had gradients: A moves one update after B.
+const COMPARABLE_UPDATES: u64 = 2;
+
 /// Seals a finished run.
-pub(crate) fn seal(folder: &Path, signing_key: Option<&Path>) -> Result<(), RecordError> {
+fn seal(folder: &Path, signing_key: Option<&Path>) -> Result<(), RecordError> {
     let key = signing_key.map(record::read_signing_key).transpose()?;
     record::seal(folder, key.as_ref())?;
     Ok(())
@@ -177,14 +293,4 @@ fn sha256(engine: &Engine<'_>, id: ParamId) -> Result<String, EngineError> {
         Ok::<(), EngineError>(())
     })?;
     Ok(record::hex(&hasher.finalize()))
-}
-
-/// Whether what LoRA trains has had gradients for two steps: A moves one step after B.
-pub(crate) fn may_be_compared(step: usize) -> bool {
-    step >= 2
-}
-
-/// The gate over [`Recorder::tensors`].
-pub(crate) fn changed(engine: &Engine<'_>, unchanged: &[String]) -> Gate {
-    gates::changed(unchanged, contents::trained(engine).count())
 }

@@ -226,7 +226,20 @@ fn memory(record: &Record) -> String {
     if let Some(peak) = record.memory.peak_resident_bytes {
         table.row(["peak resident".into(), "".into(), Bytes(peak).to_string(), thousands(peak)]);
     }
-    table.text()
+    let mut text = table.text();
+    if !record.memory.phases.is_empty() {
+        let mut table = Table::new(&["rank and phase", "planned", "used", "bytes"]);
+        for of in &record.memory.phases {
+            table.row([
+                format!("{} {}", of.rank, of.phase),
+                Bytes(of.planned_bytes).to_string(),
+                Bytes(of.used_bytes).to_string(),
+                thousands(of.used_bytes),
+            ]);
+        }
+        text += &table.text();
+    }
+    text
 }
 
 fn arithmetic(record: &Record) -> String {

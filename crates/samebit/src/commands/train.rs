@@ -4,17 +4,17 @@ use crate::checks;
 use crate::device;
 use crate::model::Source;
 use crate::output;
+use crate::resumed;
 use crate::tuning::{self, Bar, MemoryReport, Tuning};
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use data::CacheOutcome;
 use engine::{Exchange, Job};
 use fabric::{Cause, RunError, Seat, World};
 use program::Topology;
-use record::Record;
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
-use train::{Outcome, Requested, Settings, StepEvent};
+use train::{Outcome, Settings, StepEvent};
 
 /// Arguments of `samebit train`.
 #[derive(clap::Args)]
@@ -46,57 +46,16 @@ pub(crate) struct Args {
     source: Source,
 }
 
-impl Args {
-    fn requested(&self) -> Result<Requested> {
-        match &self.resume {
-            Some(run) if !run.as_os_str().is_empty() => self.recorded(run),
-            _ => Ok(Requested::read(self.config.as_deref(), self.settings.clone())?),
-        }
-    }
-
-    /// The settings of a run's record; flags outrank them. Relative paths in them count from where the run was begun, so
-    /// that is where this process goes.
-    fn recorded(&self, run: &Path) -> Result<Requested> {
-        if self.config.is_some() || self.settings.out.is_some() {
-            bail!(
-                "--resume {} has the settings already: leave --config and --out out",
-                run.display()
-            );
-        }
-        let folder = std::path::absolute(run)?;
-        let record = Record::read(&folder)?;
-        let mut flags = self.settings.clone();
-        let data = flags.data.iter_mut().flatten().map(|source| &mut source.path);
-        for path in data.chain(flags.eval.iter_mut().flatten()) {
-            *path = std::path::absolute(&*path)?;
-        }
-        let recorded = train::requested(&record, folder.clone()).with_context(|| {
-            format!("{}: this version does not have its settings", folder.display())
-        })?;
-        let from = &record.directory;
-        std::env::set_current_dir(from).with_context(|| {
-            format!("{}: the run was begun there, and its paths count from there", from.display())
-        })?;
-        Ok(recorded.overridden(flags)?)
-    }
-}
-
 /// Settings, model, data and plan of a run, and what its record is to say.
 pub(crate) fn prepare(args: &Args, quiet: bool) -> Result<Tuning> {
-    let mut tuning = tuning::prepare(args.requested()?, &args.source, Job::default(), quiet)?;
-    let from_environment = || std::env::var_os(SIGN_KEY).map(PathBuf::from);
+    let (resume, config) = (args.resume.as_deref(), args.config.as_deref());
+    let requested = resumed::requested(resume, config, &args.settings)?;
+    let mut tuning = tuning::prepare(requested, &args.source, Job::default(), quiet)?;
     let surroundings = &mut tuning.surroundings;
     surroundings.allow_changed = args.allow_changed.clone();
-    surroundings.signing_key = args.sign_key.clone().or_else(from_environment);
-    if let Some(key) = &surroundings.signing_key {
-        // A key that cannot be read must not show after the last step.
-        record::read_signing_key(key)?;
-    }
+    surroundings.signing_key = resumed::signing_key(args.sign_key.as_deref())?;
     Ok(tuning)
 }
-
-/// Environment variable with the file of the signing key.
-const SIGN_KEY: &str = "SAMEBIT_SIGN_KEY";
 
 /// The report.
 #[derive(Serialize)]

@@ -8,17 +8,15 @@ use std::path::{Path, PathBuf};
 use data::{Dataset, Schedule};
 use engine::{AdapterSource, Engine};
 use formats::Checkpoint;
-use record::{PATCH_FILE, Reading, Record, Status, durable};
+use record::{Reading, Status};
 
 use self::follow::Action;
-use crate::contents;
-use crate::error::{TrainError, of_ranks};
+use crate::contents::{self, Ran};
+use crate::error::TrainError;
 use crate::evaluation::Evaluations;
-use crate::fingerprint;
-use crate::gates;
 use crate::observer::Observer;
 use crate::product;
-use crate::recorder::{self, Recorder};
+use crate::recorder::Recorder;
 use crate::run_folder::{self, RunError};
 use crate::settings::{Requested, Resolved};
 use crate::surroundings::Surroundings;
@@ -91,12 +89,7 @@ impl Run<'_, '_> {
         let mut schedule = self.schedule()?;
         let folder = self.resolved.out.value.clone();
         let record = contents::record(self, &mut schedule)?;
-        let _lock = run_folder::create(&folder)?;
-        if let Some(patch) = record.git.patch() {
-            patch.write(&folder, PATCH_FILE)?;
-        }
-        let recorder = Recorder::begin(&folder, record, self.surroundings, 0, Vec::new())?;
-        run_folder::make_checkpoints(&folder)?;
+        let recorder = Recorder::create(&folder, record, self.surroundings)?;
         self.under_way(&folder, recorder, schedule, 0, observer)
     }
 
@@ -115,32 +108,10 @@ impl Run<'_, '_> {
     fn go_on(&mut self, observer: &mut dyn Observer) -> Result<Outcome, TrainError> {
         let mut schedule = self.schedule()?;
         let folder = self.resolved.out.value.clone();
-        let mut record = Record::read(&folder)?;
         let now = contents::record(self, &mut schedule)?;
-        let allowed = &self.surroundings.allow_changed;
-        let changed = run_folder::verify(&folder, &record.identity, &now.identity, allowed)?;
-        let _lock = run_folder::lock(&folder)?;
         let product = product::path(&folder, self.resolved.lora().is_some());
-        if let Status::Finished { .. } = record.status {
-            self.seal_if_missing(&folder)?;
-            return Err(RunError::Finished { path: folder, product }.into());
-        }
-        run_folder::make_checkpoints(&folder)?;
-        run_folder::clean(&folder)?;
-        // A run that was killed between its product and its end makes both again, to the same bytes.
-        durable::remove_folder(&product)?;
-        let done = run_folder::newest(&folder)?.map_or(0, |(step, _)| step);
-        contents::renew(&mut record, now);
-        let recorder = Recorder::begin(&folder, record, self.surroundings, done, changed)?;
+        let (recorder, done) = Recorder::resume(&folder, now, self.surroundings, &product)?;
         self.under_way(&folder, recorder, schedule, done, observer)
-    }
-
-    /// A run may be killed after its end and before its seal.
-    fn seal_if_missing(&self, folder: &Path) -> Result<(), TrainError> {
-        if record::read_seal(folder)?.is_none() {
-            recorder::seal(folder, self.surroundings.signing_key.as_deref())?;
-        }
-        Ok(())
     }
 
     /// Everything after the record is begun: however it ends, the record says so.
@@ -165,7 +136,7 @@ impl Run<'_, '_> {
             Err(error) => error.status(),
         };
         let key = self.surroundings.signing_key.as_deref();
-        let concluded = recorder.conclude(self.engine, status, key);
+        let concluded = recorder.conclude(Ran::of(self.engine), status, key);
         // What went wrong first is what is told.
         let end = end?;
         concluded?;
@@ -185,10 +156,10 @@ impl Run<'_, '_> {
     ) -> Result<End, TrainError> {
         self.announce(Action::Initialise, 0)?;
         self.initialise()?;
-        self.check_space(folder)?;
+        Space::of(self.engine).check(folder, self.resolved.keep_checkpoints.value)?;
         let mut evaluations = Evaluations::default();
         if done == 0 {
-            recorder.tensors(self.engine, 0)?;
+            recorder.tensors(self.engine, 0, 0)?;
         } else {
             let (step, checkpoint) =
                 run_folder::newest(folder)?.ok_or_else(|| RunError::State {
@@ -242,36 +213,15 @@ impl Run<'_, '_> {
         Ok(schedule)
     }
 
-    /// Refuses to begin where the disk has no room for every checkpoint that is kept, one more while it is written, and
-    /// the product.
-    fn check_space(&self, folder: &Path) -> Result<(), TrainError> {
-        let kept = self.resolved.keep_checkpoints.value as u64;
-        let space = Space::of(self.engine);
-        run_folder::need_space(
-            folder,
-            &format!("a run that keeps {kept} checkpoints of {} bytes", space.checkpoint_bytes),
-            space.checkpoint_bytes.saturating_mul(kept.saturating_add(1)) + space.product_bytes,
-        )?;
-        Ok(())
-    }
-
     fn finish(
         &self,
         folder: &Path,
         recorder: &mut Recorder,
         step: usize,
     ) -> Result<(), TrainError> {
-        let unchanged = recorder.tensors(self.engine, step)?;
-        if recorder::may_be_compared(step) {
-            recorder.gate(recorder::changed(self.engine, &unchanged).at(step))?;
-        }
+        recorder.tensors(self.engine, step, step as u64)?;
+        recorder.frozen(self.engine, step)?;
         let lora = self.resolved.lora();
-        let weights = match lora {
-            Some(_) => fingerprint::weights(self.engine).map_err(of_ranks)?,
-            None => String::new(),
-        };
-        let frozen = gates::frozen(lora.is_some(), recorder.frozen(), &weights);
-        recorder.gate(frozen.at(step))?;
         let product = product::path(folder, lora.is_some());
         match lora {
             Some(spec) => {
@@ -304,6 +254,21 @@ impl Space {
         let adapter = engine.graph.params.iter().any(|param| param.adapter);
         let in_product = engine.graph.params.iter().filter(|param| param.adapter == adapter);
         Space { checkpoint_bytes, product_bytes: in_product.map(elements).sum() }
+    }
+
+    /// Bytes of a run: every one of the `kept` checkpoints, one more while it is written, and the product.
+    pub fn needed(&self, kept: usize) -> u64 {
+        self.checkpoint_bytes.saturating_mul((kept as u64).saturating_add(1)) + self.product_bytes
+    }
+
+    /// Refuses to begin where the disk of a run's folder has no room for them.
+    ///
+    /// # Errors
+    /// [`RunError::NoSpace`], and where the disk cannot be asked.
+    pub fn check(&self, folder: &Path, kept: usize) -> Result<(), RunError> {
+        let what =
+            format!("a run that keeps {kept} checkpoints of {} bytes", self.checkpoint_bytes);
+        run_folder::need_space(folder, &what, self.needed(kept))
     }
 }
 

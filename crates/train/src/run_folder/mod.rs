@@ -5,9 +5,11 @@
 
 mod checkpoint;
 mod error;
+mod files;
 mod folder;
 
-pub use checkpoint::{CHECKPOINTS, checkpoints};
-pub(crate) use checkpoint::{at, bytes, clean, compare, load, newest, prune, save};
+pub use checkpoint::{CHECKPOINTS, at, checkpoints, load};
+pub(crate) use checkpoint::{bytes, clean, newest};
 pub use error::RunError;
-pub(crate) use folder::{create, lock, make_checkpoints, need_space, reserve, verify};
+pub use files::Files;
+pub(crate) use folder::{create, lock, make_checkpoints, need_space, verify};
