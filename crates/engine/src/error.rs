@@ -104,7 +104,9 @@ pub enum EngineError {
         kind: Kind,
     },
     /// Weights that were given back and have not been written since.
-    #[error("{count} parameters slept and were not written since, `{name}` first: pass the weights before")]
+    #[error(
+        "{count} parameters slept and were not written since, `{name}` first: pass the weights before"
+    )]
     Lost {
         /// How many.
         count: usize,

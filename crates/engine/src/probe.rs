@@ -12,7 +12,7 @@ use program::lower::{self, Mode, Options};
 impl Engine<'_> {
     /// Runs a micro-batch forward and backward as [`Engine::train_micro_batch`] runs the only one of a step, by a program
     /// planned for its very shape and for `keep`. Returns its log-probs, or `None` where that program does not fit in the
-    /// memory of the one that the engine was planned for.
+    /// memory of the one that the engine was planned for, on some rank. All ranks must probe together.
     ///
     /// # Errors
     /// As [`Engine::train_micro_batch`].
@@ -35,7 +35,9 @@ impl Engine<'_> {
         let scratch = program.ops.iter().map(|op| self.workspace_bytes(op, &program)).max();
         let plan = Plan::new(&self.blueprint.store, &program, scratch.unwrap_or(0));
         let has = self.ledger();
-        if plan.ledger.rows().any(|(kind, bytes)| bytes > has.bytes(kind)) {
+        let fits = plan.ledger.rows().all(|(kind, bytes)| bytes <= has.bytes(kind));
+        // Ranks hold different amounts, and all run it or none.
+        if self.of_ranks("whether the probed step fits", fits.into())?.contains(&0) {
             return Ok(None);
         }
         let segments = options.segments;

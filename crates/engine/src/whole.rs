@@ -7,7 +7,7 @@ use program::buffer::Live;
 use program::graph::Param;
 use program::ops::Group;
 use program::store::{local_shape, share, slice_of};
-use program::{ParamId, Rank, Topology};
+use program::{Kind, Ledger, ParamId, Rank, Topology};
 use std::ops::Range;
 
 /// What of a parameter.
@@ -32,8 +32,44 @@ const NEXT: &str = "the next action";
 /// The first rank asks for a part of the state.
 const GIVE: u8 = u8::MAX;
 
+/// The first rank asks for what each rank planned and allocated.
+const LEDGERS: u8 = GIVE - 1;
+
 /// Actions that a caller may number, from 0.
-pub const MOST_ACTIONS: u8 = GIVE - 1;
+pub const MOST_ACTIONS: u8 = LEDGERS - 1;
+
+/// What one rank planned and what it has allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RankLedgers {
+    /// Bytes that its blueprint says.
+    pub planned: Ledger,
+    /// Bytes that its engine holds.
+    pub allocated: Ledger,
+}
+
+impl RankLedgers {
+    fn to_bytes(self) -> Vec<u8> {
+        let rows = self.planned.rows().chain(self.allocated.rows());
+        rows.flat_map(|(_, bytes)| (bytes as u64).to_le_bytes()).collect()
+    }
+
+    /// What [`RankLedgers::to_bytes`] wrote.
+    fn of_bytes(bytes: &[u8]) -> RankLedgers {
+        let mut ledgers = [Ledger::default(); 2];
+        let kinds = Kind::ALL.len();
+        for (at, bytes) in numbers(bytes).take(2 * kinds).enumerate() {
+            ledgers[at / kinds].add(Kind::ALL[at % kinds], bytes as usize);
+        }
+        let [planned, allocated] = ledgers;
+        RankLedgers { planned, allocated }
+    }
+}
+
+/// Numbers that ranks gave each other.
+fn numbers(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    let (numbers, _) = bytes.as_chunks::<8>();
+    numbers.iter().map(|number| u64::from_le_bytes(*number))
+}
 
 impl Part {
     fn name(self) -> &'static str {
@@ -167,12 +203,41 @@ impl Engine<'_> {
         loop {
             let next = self.of_first(NEXT, 0)?;
             let (action, argument) = (next as u8, next >> u8::BITS);
-            if action != GIVE {
-                return Ok((action, argument));
+            match action {
+                GIVE => (),
+                LEDGERS => {
+                    self.gather_ledgers()?;
+                    continue;
+                }
+                _ => return Ok((action, argument)),
             }
             let part = PARTS[(argument % parts) as usize];
             self.gather_whole(ParamId((argument / parts) as u32), part)?;
         }
+    }
+
+    /// Bytes planned and allocated of every rank, in order. On the first rank, while the others [`Engine::follow`].
+    ///
+    /// # Errors
+    /// Another rank failed.
+    pub fn ledgers_served(&self) -> Result<Vec<RankLedgers>, EngineError> {
+        self.announce(LEDGERS, 0)?;
+        self.gather_ledgers()
+    }
+
+    fn gather_ledgers(&self) -> Result<Vec<RankLedgers>, EngineError> {
+        let mine = RankLedgers { planned: self.blueprint.ledger, allocated: self.ledger() };
+        let all = self.all_gather(Group::All, "bytes planned and allocated", &mine.to_bytes())?;
+        Ok(all.iter().map(|bytes| RankLedgers::of_bytes(bytes)).collect())
+    }
+
+    /// Every rank's number, in the order of ranks, on every rank. All ranks must ask together.
+    ///
+    /// # Errors
+    /// Another rank failed or asks something else.
+    pub fn of_ranks(&self, what: &str, mine: u64) -> Result<Vec<u64>, EngineError> {
+        let all = self.all_gather(Group::All, what, &mine.to_le_bytes())?;
+        Ok(all.iter().flat_map(|bytes| numbers(bytes)).collect())
     }
 
     /// A number that the first rank gives, on every rank. All ranks must ask together; the others' numbers do not count.
@@ -180,9 +245,7 @@ impl Engine<'_> {
     /// # Errors
     /// Another rank failed or asks something else.
     pub fn of_first(&self, what: &str, mine: u64) -> Result<u64, EngineError> {
-        let all = self.all_gather(Group::All, what, &mine.to_le_bytes())?;
-        let first = all.first().and_then(|bytes| bytes.first_chunk::<8>());
-        Ok(first.map_or(mine, |bytes| u64::from_le_bytes(*bytes)))
+        Ok(self.of_ranks(what, mine)?.first().copied().unwrap_or(mine))
     }
 
     /// Whether this is the first rank: the one that writes files and tells people.

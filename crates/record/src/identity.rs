@@ -14,7 +14,7 @@ pub const SETTINGS: &str = "settings";
 pub struct Identity {
     /// Values of the settings that can change a bit or the plan, by key.
     pub settings: BTreeMap<String, Value>,
-    /// Hashes (and versions) by what they are of: `data`, `weights`, `programs`, `template`, `binary`, …
+    /// Hashes (and versions) by what they are of, a word each: `data`, `base_weights`, `program`, `template`, `binary`, …
     pub hashes: BTreeMap<String, String>,
 }
 
@@ -50,6 +50,11 @@ impl Change {
 }
 
 impl Identity {
+    /// Names of settings and of hashes.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.settings.keys().chain(self.hashes.keys()).map(String::as_str)
+    }
+
     /// What is otherwise in `now`, settings first.
     pub fn changes(&self, now: &Identity) -> Vec<Change> {
         let mut changes = differing(&self.settings, &now.settings, true);

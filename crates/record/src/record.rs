@@ -22,7 +22,7 @@ pub const RECORD_FILE: &str = "record.json";
 /// The patch of a dirty tree.
 pub const PATCH_FILE: &str = "changes.patch";
 /// The format that this version writes and reads.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// The record of a run. Everything in it comes from what was executed: it is written before the first step, after it,
 /// at each checkpoint and at the end, each time whole.
@@ -234,15 +234,31 @@ pub struct DataRecord {
 /// Memory, planned and used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// By kind; with phases, of the one that holds most.
-    pub kinds: Vec<KindBytes>,
+    /// Of each distinct rank, in the order of ranks; with phases, in the one that holds most.
+    pub ranks: Vec<RankMemory>,
     /// By rank and phase, where training and rollout share the memory in turns.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub phases: Vec<PhaseBytes>,
-    /// The lease, where there is one.
+    /// The lease of a rank, where there is one.
     pub lease_bytes: Option<usize>,
-    /// The most that the process has held, where the system tells.
+    /// The most that the first rank's process has held, where the system tells.
     pub peak_resident_bytes: Option<usize>,
+}
+
+impl Memory {
+    /// Whether the first rank is not the only one.
+    pub fn has_several_ranks(&self) -> bool {
+        self.ranks.iter().any(|of| of.ranks != "0")
+    }
+}
+
+/// Memory of ranks that planned and used the same bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankMemory {
+    /// The ranks, such as `0` or `0-3,6`.
+    pub ranks: String,
+    /// Bytes on each of them, by kind.
+    pub kinds: Vec<KindBytes>,
 }
 
 /// Bytes of one kind.

@@ -23,10 +23,14 @@ fn what_is_no_record_is_refused_by_name() {
     assert!(matches!(none, RecordError::NoRun { .. }), "{none}");
     let path = folder.path().join(RECORD_FILE);
     let text = fs::read_to_string(&path).unwrap();
-    fs::write(&path, text.replace("\"format\": 1", "\"format\": 2")).unwrap();
-    let later = Record::read(&folder.path()).unwrap_err();
+    let format = |number: u32| format!("\"format\": {number}");
+    let later = FORMAT + 1;
+    fs::write(&path, text.replace(&format(FORMAT), &format(later))).unwrap();
+    let error = Record::read(&folder.path()).unwrap_err();
     assert!(
-        matches!(&later, RecordError::Format { found: 2, known: 1, version, .. } if version == "0.1.0")
+        matches!(&error, RecordError::Format { found, known: FORMAT, version, .. }
+            if *found == u64::from(later) && version == "0.1.0"),
+        "{error}"
     );
     fs::write(&path, text.replace("\"kind\"", "\"kin\"")).unwrap();
     assert!(matches!(Record::read(&folder.path()), Err(RecordError::Malformed { .. })));

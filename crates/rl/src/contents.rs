@@ -25,10 +25,14 @@ pub(crate) fn about(
     data: &Data<'_>,
 ) -> About<'static> {
     let mut hashes = BTreeMap::new();
-    let mut put = |key: &str, hash: blake3::Hash| hashes.insert(key.to_owned(), hash.to_hex().to_string());
-    put("data", if data.pairs.is_empty() { of_prompts(data.prompts) } else { of_pairs(data.pairs) });
+    let mut put =
+        |key: &str, hash: blake3::Hash| hashes.insert(key.to_owned(), hash.to_hex().to_string());
+    put(
+        "data",
+        if data.pairs.is_empty() { of_prompts(data.prompts) } else { of_pairs(data.pairs) },
+    );
     if !data.eval.is_empty() {
-        put("evaluation data", of_prompts(data.eval));
+        put("evaluation_data", of_prompts(data.eval));
     }
     let order = order(resolved, data);
     put("order", order);

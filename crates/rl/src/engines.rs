@@ -3,8 +3,9 @@
 use engine::{Engine, EngineError, Phase, Phases};
 use fabric::Seat;
 use program::Ledger;
+use record::{KernelUse, KindBytes, PhaseBytes};
 use rollout::{Fingerprint, Moved, ShardPlan, Since, SyncError, WeightSync};
-use train::contents::{self, Ran};
+use train::contents;
 
 use crate::error::RlError;
 
@@ -131,23 +132,31 @@ impl<'r> Engines<'r> {
         Ok(fingerprint)
     }
 
-    /// What this rank's engines have done and hold; with two engines the memory is that of the phase that holds most.
-    pub(crate) fn ran(&self) -> Ran {
+    /// Kernels that this rank's engines ran.
+    pub(crate) fn kernels(&self) -> Vec<KernelUse> {
         let engines = [&self.trainer, &self.roller].into_iter().flatten();
-        let ran = Ran::of_all(engines);
-        let Some(two) = &self.two else { return ran };
+        engines.flat_map(contents::kernels).collect()
+    }
+
+    /// Bytes by kind of this rank, planned and held; with two engines in the phase that holds most.
+    pub(crate) fn kinds(&self) -> Vec<KindBytes> {
+        let Some(two) = &self.two else {
+            let ledgers = self.trainer.as_ref().map(|t| (t.blueprint.ledger, t.ledger()));
+            let (planned, held) = ledgers.unwrap_or_default();
+            return contents::kinds(&planned, &held);
+        };
         let most = |phase: &Phase| two.phases.ledger(*phase).total();
-        let Some(phase) = Phase::ALL.into_iter().max_by_key(most) else { return ran };
+        let phase = Phase::ALL.into_iter().max_by_key(most).unwrap_or(Phase::Train);
         let planned = two.phases.ledger(phase);
-        let used = two.held[phase as usize].unwrap_or_default();
-        ran.with_memory(&planned.trainer.plus(&planned.rollout), &used)
+        let held = two.held[phase as usize].unwrap_or_default();
+        contents::kinds(&planned.trainer.plus(&planned.rollout), &held)
     }
 
     /// Bytes of this rank in each phase, planned and held; none with one engine.
-    pub(crate) fn phases(&self) -> Vec<record::PhaseBytes> {
+    pub(crate) fn phases(&self) -> Vec<PhaseBytes> {
         let rank = self.seat.as_ref().map_or(0, Seat::index);
         let of = |two: &Two| {
-            let bytes = |phase: Phase| record::PhaseBytes {
+            let bytes = |phase: Phase| PhaseBytes {
                 rank,
                 phase: phase.name().to_owned(),
                 planned_bytes: two.phases.ledger(phase).total(),

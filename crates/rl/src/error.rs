@@ -149,6 +149,12 @@ impl From<TrainError> for RlError {
     }
 }
 
+impl From<RunError> for RlError {
+    fn from(error: RunError) -> RlError {
+        TrainError::from(error).into()
+    }
+}
+
 impl From<RecordError> for RlError {
     fn from(error: RecordError) -> RlError {
         TrainError::from(error).into()
@@ -156,10 +162,6 @@ impl From<RecordError> for RlError {
 }
 
 impl RlError {
-    pub(crate) fn folder(error: RunError) -> RlError {
-        TrainError::from(error).into()
-    }
-
     pub(crate) fn served(error: EngineError) -> RlError {
         RlError::Served { source: error.into() }
     }

@@ -14,9 +14,11 @@ const GRADED: &str = "completions are graded";
 const SYNCED: &str = "weights arrive in rollout";
 const MEMORY: &str = "phases hold what was planned";
 
-const DEFECT: &str = "this build computes otherwise than it promises: report it with the model and the processor";
+const DEFECT: &str =
+    "this build computes otherwise than it promises: report it with the model and the processor";
 const NOT_TAUGHT: &str = "make prompts easier or harder, raise `group` or `temperature`, or give a reward with more steps";
-const NOT_GRADED: &str = "look at the grader; `reward_failure = \"drop\"` leaves such completions out";
+const NOT_GRADED: &str =
+    "look at the grader; `reward_failure = \"drop\"` leaves such completions out";
 const NOT_SYNCED: &str = "an update that changes no weight is lost: raise the learning rate; weights that differ are a defect: report it";
 
 /// The gates of a step that is through; `progress` counts it already. What is not `online` has no rollouts.
@@ -25,7 +27,13 @@ pub(crate) fn of_step(event: &RlEvent, progress: &Progress, online: bool) -> Vec
     if !online {
         return vec![taught(progress), synced];
     }
-    vec![log_probs(event, progress), ratio(event.ratio_before), taught(progress), graded(progress), synced]
+    vec![
+        log_probs(event, progress),
+        ratio(event.ratio_before),
+        taught(progress),
+        graded(progress),
+        synced,
+    ]
 }
 
 fn log_probs(event: &RlEvent, progress: &Progress) -> Gate {
@@ -43,7 +51,8 @@ fn ratio([least, most]: [f64; 2]) -> Gate {
 /// Steps without an update are counted; a run without any has nothing to show for itself.
 fn taught(progress: &Progress) -> Gate {
     let Progress { step, taught, groups, uniform, .. } = *progress;
-    let figure = format!("{taught} of {step} steps; {uniform} of {groups} groups have equal rewards");
+    let figure =
+        format!("{taught} of {step} steps; {uniform} of {groups} groups have equal rewards");
     match taught {
         0 => Gate::skipped(TAUGHT, format!("nothing taught yet: {figure}")),
         _ => Gate::ok(TAUGHT, figure),
@@ -58,7 +67,10 @@ fn graded(progress: &Progress) -> Gate {
 /// The bytes of every rank's phases.
 pub(crate) fn memory(phases: &[PhaseBytes]) -> Gate {
     let Some(most) = phases.iter().max_by_key(|phase| phase.planned_bytes) else {
-        return Gate::skipped(MEMORY, "one engine trains and generates: it holds all of its memory all the time");
+        return Gate::skipped(
+            MEMORY,
+            "one engine trains and generates: it holds all of its memory all the time",
+        );
     };
     let other = phases.iter().find(|phase| phase.planned_bytes != phase.used_bytes);
     let PhaseBytes { rank, phase, planned_bytes, used_bytes } = other.unwrap_or(most);
@@ -72,9 +84,9 @@ pub(crate) fn of_error(error: &RlError) -> Option<Gate> {
         RlError::Differs { step, .. } => (LOG_PROBS, *step, DEFECT),
         RlError::Ratio { step, .. } => (RATIO, *step, DEFECT),
         RlError::NothingTaught { steps, .. } => (TAUGHT, *steps, NOT_TAUGHT),
-        RlError::Reward(RewardError::Ungraded { step, .. } | RewardError::NoneGraded { step, .. }) => {
-            (GRADED, *step, NOT_GRADED)
-        }
+        RlError::Reward(
+            RewardError::Ungraded { step, .. } | RewardError::NoneGraded { step, .. },
+        ) => (GRADED, *step, NOT_GRADED),
         RlError::Sync { step, .. } => (SYNCED, *step, NOT_SYNCED),
         _ => return None,
     };
@@ -88,7 +100,14 @@ mod tests {
 
     #[test]
     fn each_gate_holds_and_fails() {
-        let progress = Progress { step: 4, taught: 1, updates: 1, groups: 8, uniform: 7, ..Progress::default() };
+        let progress = Progress {
+            step: 4,
+            taught: 1,
+            updates: 1,
+            groups: 8,
+            uniform: 7,
+            ..Progress::default()
+        };
         let event = RlEvent { compared: 9, ratio_before: [1.0; 2], ..RlEvent::default() };
         let verdict = |gate: &Gate| gate.verdict;
         let good = of_step(&event, &progress, true);
@@ -103,11 +122,19 @@ mod tests {
 
     #[test]
     fn a_phase_that_holds_other_bytes_is_named() {
-        let phase = |rank, used_bytes| PhaseBytes { rank, phase: "sync".into(), planned_bytes: 8, used_bytes };
+        let phase = |rank, used_bytes| PhaseBytes {
+            rank,
+            phase: "sync".into(),
+            planned_bytes: 8,
+            used_bytes,
+        };
         assert_eq!(memory(&[]).verdict, Verdict::Skipped);
         assert_eq!(memory(&[phase(0, 8), phase(1, 8)]).verdict, Verdict::Ok);
         let gate = memory(&[phase(0, 8), phase(1, 9)]);
-        assert_eq!((gate.verdict, &gate.figure[..]), (Verdict::Failed, "rank 1, sync: 9 of 8 bytes"));
+        assert_eq!(
+            (gate.verdict, &gate.figure[..]),
+            (Verdict::Failed, "rank 1, sync: 9 of 8 bytes")
+        );
     }
 
     #[test]

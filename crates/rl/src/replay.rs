@@ -130,7 +130,7 @@ pub fn log_probs(
     if step > 1 {
         let checkpoint = train::checkpoint_at(folder, step - 1);
         let loaded = train::load_checkpoint::<Progress>(&checkpoint, engine, step - 1);
-        loaded.map_err(RlError::folder)?;
+        loaded?;
     }
     let train = &resolved.train;
     let (tokens, sequences) = (train.micro_tokens.value, train.micro_sequences.value);

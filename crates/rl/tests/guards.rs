@@ -8,7 +8,9 @@ use formats::Checkpoint;
 use program::keep::{Keep, Level};
 use program::{Graph, Op, Program, Rank, Topology};
 use record::{Record, Status, Verdict};
-use rl::{Data, Engines, Flow, Observer, Outcome, Prompt, Resolved, RlError, RlEvent, RlSettings, Run};
+use rl::{
+    Data, Engines, Flow, Observer, Outcome, Prompt, Resolved, RlError, RlEvent, RlSettings, Run,
+};
 use rollout::{Moved, ShardPlan};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
@@ -83,7 +85,10 @@ impl Rig {
     }
 
     /// A run on a trainer and a rollout engine of one rank, with weights that `spoil` changes.
-    fn run(&self, spoil: impl Fn(&mut Engine<'_>, &mut Engine<'_>) + Sync) -> Result<Outcome, RlError> {
+    fn run(
+        &self,
+        spoil: impl Fn(&mut Engine<'_>, &mut Engine<'_>) + Sync,
+    ) -> Result<Outcome, RlError> {
         let one = Topology::single();
         let ended = World::new(&[one, one]).run(|seat| self.rank(seat, &spoil));
         match ended.map_err(|error| error.cause) {
@@ -109,8 +114,7 @@ impl Rig {
         };
         let trainer = blueprint(self.resolved.training_job(LONGEST, Keep::uniform(Level::All)));
         let generate = Some(GenerateShape::full(8, LONGEST, 64));
-        let roller =
-            blueprint(Job { generate, head: self.resolved.head(), ..Job::default() });
+        let roller = blueprint(Job { generate, head: self.resolved.head(), ..Job::default() });
         let phases = Phases::new(&trainer.ledger, &roller.ledger, true);
         let account = phases.account();
         let engine = |blueprint| {
@@ -124,8 +128,7 @@ impl Rig {
         let mut roller = engine(roller);
         spoil(&mut trainer, &mut roller);
         let plan = ShardPlan::new(&graph, Moved::Trained, &one, &one);
-        let mut engines =
-            Engines::two(Some(trainer), Some(roller), plan, phases, seat.again());
+        let mut engines = Engines::two(Some(trainer), Some(roller), plan, phases, seat.again());
         let data = Data {
             prompts: &self.prompts,
             eval: &[],
@@ -160,9 +163,10 @@ impl Rig {
 
 /// Changes the first number of a frozen weight.
 fn change(engine: &mut Engine<'_>, to: f32) {
-    let id = engine.graph.param_ids().find(|&id| {
-        engine.graph.param_info(id).name.contains("layers.0.mlp.down_proj.weight")
-    });
+    let id = engine
+        .graph
+        .param_ids()
+        .find(|&id| engine.graph.param_info(id).name.contains("layers.0.mlp.down_proj.weight"));
     let id = id.unwrap();
     let mut values = engine.read_param(id);
     values[0] = to;
@@ -176,14 +180,20 @@ fn a_sound_run_passes_every_gate_in_the_memory_that_was_planned() {
     assert!(matches!(outcome, Outcome::Finished { .. }), "{outcome:?}");
     let record = rig.record();
     assert!(record.gates.iter().all(|gate| gate.verdict == Verdict::Ok), "{:?}", record.gates);
-    for name in ["repeats log-probs", "ratio is 1", "rewards teach", "weights arrive", "phases hold"] {
+    for name in
+        ["repeats log-probs", "ratio is 1", "rewards teach", "weights arrive", "phases hold"]
+    {
         assert_eq!(rig.verdict(name), Verdict::Ok);
     }
     assert_eq!(record.memory.phases.len(), Phase::ALL.len());
     for phase in &record.memory.phases {
         assert_eq!(phase.planned_bytes, phase.used_bytes, "{phase:?}");
     }
-    assert!(["train", "optimizer", "generate", "score"].iter().all(|p| record.programs.contains_key(*p)));
+    assert!(
+        ["train", "optimizer", "generate", "score"]
+            .iter()
+            .all(|p| record.programs.contains_key(*p))
+    );
     assert_eq!(record.setting("reward_pattern").unwrap().resolved, "[a-p]");
 }
 
@@ -203,7 +213,10 @@ fn a_rollout_engine_with_another_frozen_weight_is_found_before_an_update() {
 fn a_log_prob_that_is_no_number_names_its_prompt() {
     let rig = Rig::new();
     let error = rig.run(|trainer, _| change(trainer, f32::NAN)).unwrap_err();
-    assert!(matches!(&error, RlError::NonFinite { sample, .. } if sample.contains("line")), "{error}");
+    assert!(
+        matches!(&error, RlError::NonFinite { sample, .. } if sample.contains("line")),
+        "{error}"
+    );
     let Status::Failed { samples, .. } = rig.record().status else { panic!("it failed") };
     assert_eq!(samples.len(), 1);
 }

@@ -2,12 +2,14 @@
 
 use crate::commands::show;
 use crate::device;
+use crate::kernels;
 use crate::tuning::Tuning;
 use anyhow::{Result, bail};
 use engine::Engine;
 use program::ledger::Bytes;
 use record::{Gate, Git, Verdict};
-use std::collections::{BTreeMap, BTreeSet};
+use serde_json::Value;
+use std::collections::BTreeSet;
 use train::{Space, probe};
 
 /// What the list lets pass and tries besides.
@@ -21,7 +23,8 @@ pub(crate) struct Options {
     pub(crate) smoke: bool,
 }
 
-/// Makes every check, with an engine whose weights are loaded. A run afterwards gives the bits that it gives without.
+/// Makes every check, with an engine whose weights are loaded, on the first rank; the others [`trial`]. A run afterwards
+/// gives the bits that it gives without.
 pub(crate) fn run(tuning: &Tuning, engine: &mut Engine<'_>, options: Options) -> Result<Vec<Gate>> {
     let mut checks = vec![
         settings(tuning),
@@ -32,17 +35,20 @@ pub(crate) fn run(tuning: &Tuning, engine: &mut Engine<'_>, options: Options) ->
         disk(tuning, engine)?,
         memory(tuning),
     ];
-    if tuning.resolved.topology().ranks() > 1 {
-        let why = "it takes one rank; a run over ranks has the bits of one, which can be checked";
-        checks.push(Gate::skipped("a step before the first", why));
-        checks.extend(tuning.device.kernel_choices());
-        return Ok(checks);
-    }
+    checks.extend(trial(tuning, engine, options)?);
+    Ok(checks)
+}
+
+/// Those checks that every rank makes together, by running steps.
+pub(crate) fn trial(
+    tuning: &Tuning,
+    engine: &mut Engine<'_>,
+    options: Options,
+) -> Result<Vec<Gate>> {
     engine.forget_kernels();
-    checks.extend(probe::probe(engine, &tuning.dataset, &tuning.resolved)?);
-    checks.push(kernels(engine));
+    let mut checks = probe::probe(engine, &tuning.dataset, &tuning.resolved)?;
+    checks.extend(kernels::choices(&tuning.device, &engine.kernels()));
     checks.push(longest(tuning, engine, options.smoke)?);
-    checks.extend(tuning.device.kernel_choices());
     Ok(checks)
 }
 
@@ -90,16 +96,23 @@ fn supervised(tuning: &Tuning) -> Gate {
     )
 }
 
+/// Where in a record's account of the encode cache that of held-out files is.
+pub(crate) const EVALUATION: &str = "evaluation";
+
 /// What the encode cache did; it is keyed by the meaning of what it holds.
 fn cache(tuning: &Tuning) -> Gate {
     let name = "encode cache";
     let outcome = &tuning.surroundings.cache;
-    let text = |key: &str| outcome[key].as_str().unwrap_or_default().to_owned();
-    let (state, key) = (text("state"), text("key"));
-    if key.is_empty() {
+    let words = |outcome: &Value| {
+        let text = |key: &str| outcome[key].as_str().unwrap_or_default().to_owned();
+        let (state, key) = (text("state"), text("key"));
+        (!key.is_empty()).then(|| format!("{state}, key {key:.16}"))
+    };
+    let Some(figure) = words(outcome) else {
         return Gate::skipped(name, "the data was encoded without one");
-    }
-    Gate::ok(name, format!("{state}, key {key:.16}"))
+    };
+    let held_out = words(&outcome[EVALUATION]).map(|words| format!("; held-out data: {words}"));
+    Gate::ok(name, figure + &held_out.unwrap_or_default())
 }
 
 /// The state of the working directory: what runs must be known afterwards.
@@ -153,21 +166,6 @@ fn memory(tuning: &Tuning) -> Gate {
     let good = lease.is_none_or(|lease| planned <= lease);
     let figure = format!("planned {}, {lease_words}, {free} free beside it", Bytes(planned));
     Gate::of("memory", good, figure, "lower micro_tokens or raise `memory`")
-}
-
-/// The kernels that the probed step took, counted as they ran.
-fn kernels(engine: &Engine<'_>) -> Gate {
-    let uses = engine.kernels();
-    let of = |kind: &str| {
-        let mut times: BTreeMap<String, u64> = BTreeMap::new();
-        for of in uses.iter().filter(|of| of.op.starts_with(kind)) {
-            *times.entry(of.kernel.to_string()).or_default() += of.times;
-        }
-        let words = times.into_iter().map(|(kernel, times)| format!("{kernel} × {times}"));
-        words.collect::<Vec<_>>().join(", ")
-    };
-    let figure = format!("products: {}; attention: {}", of("MatMul"), of("Attention"));
-    Gate::ok("kernels that ran", figure)
 }
 
 fn longest(tuning: &Tuning, engine: &mut Engine<'_>, smoke: bool) -> Result<Gate> {

@@ -1,14 +1,13 @@
 //! What computes: threads, arithmetic profile, instruction set, and how fast that is.
 
 use anyhow::{Context as _, Result, bail};
-use arena::Executor;
+use arena::{Executor, Kernel};
 use clap::Args;
 use cpu::matmul::{Elems, Init, Operand, OutView, Product, Shape, Term, matmul, workspace_bytes};
-use cpu::{Context, Cpu, ISA_VARIABLE, Isa, Precision, Settings, has_native_bf16_dot};
+use cpu::{Context, Cpu, Isa, NotChosen, Offers, Precision, Settings};
 use program::cost::Rates;
 use program::ledger::Bytes;
 use program::{Ledger, Op, Program};
-use record::Gate;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -90,28 +89,9 @@ impl Device {
         format!("{}, {:?}, {} threads", name(self.profile), self.isa, self.threads)
     }
 
-    /// Which of several kernels were chosen, with the faster ones that were not, and why.
-    pub(crate) fn kernel_choices(&self) -> Vec<Gate> {
-        let best = Isa::best();
-        let isa = self.isa.name();
-        let isa = if self.isa == best {
-            format!("{isa}, the fastest that this processor has")
-        } else {
-            format!("{isa}; {} is faster and was not chosen: {ISA_VARIABLE} says so", best.name())
-        };
-        let faster = match self.profile {
-            Profile::CpuF32 if has_native_bf16_dot() => {
-                "cpu-bf16 may be faster here and was not chosen: it has other bits, and `profile` asks for these"
-            }
-            Profile::CpuF32 => "the bf16 profiles have no instructions of their own here",
-            Profile::CpuBf16 | Profile::CpuBf16Tiles => {
-                "`profile` asks for it; cpu-f32 is never faster where its instructions are"
-            }
-        };
-        vec![
-            Gate::ok("instruction set", isa),
-            Gate::ok("arithmetic profile", format!("{}; {faster}", name(self.profile))),
-        ]
+    /// Faster kernels than one that an operation took, and why they were not chosen.
+    pub(crate) fn faster(&self, taken: Kernel) -> Vec<NotChosen> {
+        Offers::here().faster(taken, precision(self.profile))
     }
 
     /// Rates of this processor: measured once, then kept in the cache folder.

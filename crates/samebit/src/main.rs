@@ -10,6 +10,7 @@ mod encoding;
 mod evaluate;
 mod infer;
 mod interrupt;
+mod kernels;
 mod learning;
 mod merge_check;
 mod model;

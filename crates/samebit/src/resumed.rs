@@ -1,5 +1,6 @@
 //! The settings of a run that is started, or resumed from its record.
 
+use crate::model::Source;
 use anyhow::{Context, Result, bail};
 use record::Record;
 use rl::RlSettings;
@@ -50,8 +51,8 @@ pub(crate) fn requested<S: RunSettings>(
     flags: &S,
 ) -> Result<Requested<S>> {
     match resume {
-        Some(run) if !run.as_os_str().is_empty() => recorded(run, config, flags.clone()),
-        _ => Ok(Requested::read(config, flags.clone())?),
+        Some(run) => recorded(run, config, flags.clone()),
+        None => Ok(Requested::read(config, flags.clone())?),
     }
 }
 
@@ -65,12 +66,16 @@ fn recorded<S: RunSettings>(
     if config.is_some() || flags.training().out.is_some() {
         bail!("--resume {} has the settings already: leave --config and --out out", run.display());
     }
-    let folder = std::path::absolute(run)?;
+    let folder = std::path::absolute(run_of(run))?;
     let record = of_kind(&folder, S::KIND)?;
     let training = flags.training();
     let data = training.data.iter_mut().flatten().map(|source| &mut source.path);
     for path in data.chain(training.eval.iter_mut().flatten()) {
         *path = std::path::absolute(&*path)?;
+    }
+    if let Some(model) = training.model.as_mut().filter(|model| Path::new(model).exists()) {
+        let path = std::path::absolute(&*model)?;
+        *model = path.to_str().context("--model: its path is not UTF-8")?.to_owned();
     }
     for path in flags.other_paths() {
         *path = std::path::absolute(&*path)?;
@@ -87,20 +92,26 @@ fn recorded<S: RunSettings>(
 
 /// The settings of a run's record, for a look at it: where the folder that it was begun in has gone, its absolute paths
 /// still hold.
-pub(crate) fn recorded_settings<S: RunSettings>(record: &Record, folder: &Path) -> Result<Requested<S>> {
+pub(crate) fn recorded_settings<S: RunSettings>(
+    record: &Record,
+    folder: &Path,
+) -> Result<Requested<S>> {
     if record.directory.is_dir() {
         std::env::set_current_dir(&record.directory)?;
     }
-    train::requested(record, folder.to_owned()).with_context(|| {
-        format!("{}: this version does not have its settings", folder.display())
-    })
+    train::requested(record, folder.to_owned())
+        .with_context(|| format!("{}: this version does not have its settings", folder.display()))
 }
 
 /// The record of a run, which must be of a kind.
 pub(crate) fn of_kind(folder: &Path, kind: &str) -> Result<Record> {
     let record = Record::read(folder)?;
     if record.kind != kind {
-        bail!("{} is a run of `samebit {}`, not of `samebit {kind}`", folder.display(), record.kind);
+        bail!(
+            "{} is a run of `samebit {}`, not of `samebit {kind}`",
+            folder.display(),
+            record.kind
+        );
     }
     Ok(record)
 }
@@ -113,8 +124,26 @@ const SIGN_KEY: &str = "SAMEBIT_SIGN_KEY";
 pub(crate) fn signing_key(flag: Option<&Path>) -> Result<Option<PathBuf>> {
     let from_environment = || std::env::var_os(SIGN_KEY).map(PathBuf::from);
     let key = flag.map(Path::to_owned).or_else(from_environment);
+    let key = key.map(std::path::absolute).transpose()?;
     if let Some(key) = &key {
         record::read_signing_key(key)?;
     }
     Ok(key)
+}
+
+/// Where models are looked for, wherever this process goes.
+pub(crate) fn source(source: &Source) -> Result<Source> {
+    let cache = source.cache.clone().map_or_else(hub::default_folder, Ok);
+    let cache = cache.ok().map(std::path::absolute).transpose()?;
+    Ok(Source { cache, ..source.clone() })
+}
+
+/// The run of a path that may be one of its checkpoints, as the end of a stopped run names it.
+fn run_of(path: &Path) -> &Path {
+    let of_checkpoint = || {
+        let checkpoints = path.parent()?;
+        let is_step = path.file_name()?.to_str()?.starts_with("step-");
+        (is_step && checkpoints.ends_with(train::CHECKPOINTS)).then(|| checkpoints.parent())?
+    };
+    of_checkpoint().unwrap_or(path)
 }

@@ -9,9 +9,10 @@ use crate::interrupt;
 use crate::model::{self, Model, Source};
 use crate::output::{Table, duration, thousands};
 use crate::progress;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use data::{CacheOutcome, Dataset};
 use engine::{Blueprint, Engine, Exchange, Fit, Fitter, Job};
+use fabric::{Cause, RunError, Seat, World};
 use indicatif::ProgressBar;
 use program::keep::{Keep, Level};
 use program::ledger::Bytes;
@@ -63,13 +64,12 @@ pub(crate) fn prepare(
     let device = Device::new(&Compute { threads: Some(threads), profile: resolved.profile.value })?;
     let rest = Job { score: resolved.score_shape(), ..rest };
     let (job, blueprints) = plan(&graph, &resolved, rest, &device)?;
-    let Data { dataset, evaluation, cache, bytes: data_bytes } =
+    let Data { dataset, evaluation, cache, held_out_cache, bytes: data_bytes } =
         datasets(&model, &resolved, source, quiet)?;
-    let surroundings = Surroundings {
-        device: device.describe(),
-        cache: serde_json::to_value(&cache)?,
-        ..Surroundings::current()?
-    };
+    let mut caches = serde_json::to_value(&cache)?;
+    caches[checks::EVALUATION] = serde_json::to_value(&held_out_cache)?;
+    let surroundings =
+        Surroundings { device: device.describe(), cache: caches, ..Surroundings::current()? };
     Ok(Tuning {
         model,
         requested,
@@ -91,15 +91,19 @@ struct Data {
     dataset: Dataset,
     evaluation: Option<Dataset>,
     cache: CacheOutcome,
+    /// Of held-out samples that come from files of their own.
+    held_out_cache: Option<CacheOutcome>,
     bytes: usize,
 }
 
 fn datasets(model: &Model, resolved: &Resolved, source: &Source, quiet: bool) -> Result<Data> {
     let EncodedData { dataset: whole, cache, bytes } =
         encoding::encode(model, resolved, &resolved.sources(), source, quiet)?;
+    let mut held_out_cache = None;
     let (dataset, evaluation) = if let Some(files) = &resolved.eval {
         let files = data::Source::of_files(&files.value);
         let held_out = encoding::encode(model, resolved, &files, source, quiet)?;
+        held_out_cache = Some(held_out.cache);
         (whole, Some(held_out.dataset))
     } else if let Some(fraction) = &resolved.eval_fraction {
         let split = train::held_out(whole.len(), fraction.value, resolved.seed.value);
@@ -109,7 +113,7 @@ fn datasets(model: &Model, resolved: &Resolved, source: &Source, quiet: bool) ->
     } else {
         (whole, None)
     };
-    Ok(Data { dataset, evaluation, cache, bytes })
+    Ok(Data { dataset, evaluation, cache, held_out_cache, bytes })
 }
 
 /// The fastest keep set within the lease of each rank, or a refusal with what would fit.
@@ -177,6 +181,27 @@ impl Tuning {
         Ok(engine)
     }
 
+    /// Runs on every rank with its engine, the base weights loaded: on threads of this process, or as this one of a
+    /// launcher's. Gives what the ranks that ran here gave, in order; `quiet` ones tell nobody how loading goes.
+    pub(crate) fn on_ranks<T: Send>(
+        &self,
+        quiet: bool,
+        body: impl Fn(usize, &mut Engine<'_>) -> Result<T> + Sync,
+    ) -> Result<Vec<T>> {
+        let topology = self.resolved.topology();
+        let rank = |seat: &mut Seat<'_>| {
+            let exchange = seat.member(0).map(|member| Box::new(member) as Box<dyn Exchange>);
+            let mut engine = self.rank_engine(seat.index(), exchange, quiet)?;
+            body(seat.index(), &mut engine)
+        };
+        let world = World::new(&[topology]);
+        let ranks = match fabric::launched() {
+            None => world.run(rank),
+            Some(_) => world.run_process(rank).map(|mine| vec![mine]),
+        };
+        ranks.map_err(|error| of_ranks(error, &topology))
+    }
+
     /// Bytes of every rank together.
     pub(crate) fn planned_bytes(&self) -> usize {
         self.blueprints.iter().map(|blueprint| blueprint.ledger.total()).sum()
@@ -237,32 +262,50 @@ impl Tuning {
             thousands(r.micro_tokens.value),
             data_report::cache(&self.cache, self.data_bytes),
             Bytes(self.planned_bytes()),
-            ranks_text(&r.topology()),
+            ranks_text(&r.topology(), r.accumulation.value),
         ))
     }
 }
 
-/// Ranks in words, where there are several.
-fn ranks_text(topology: &Topology) -> String {
-    let Topology { tp, cp, dp, .. } = topology;
-    match topology.ranks() {
-        1 => String::new(),
-        ranks => format!(" over {ranks} ranks, tp {tp} × cp {cp} × dp {dp}"),
+/// The failure of the first rank to fail; which one it was is told where there are several.
+fn of_ranks(error: RunError<anyhow::Error>, topology: &Topology) -> anyhow::Error {
+    match error.cause {
+        Cause::Error(cause) if topology.ranks() == 1 => cause,
+        Cause::Error(cause) => {
+            cause.context(format!("rank {} failed at {}", error.rank, error.operation))
+        }
+        cause => anyhow!("rank {} failed at {}: {cause}", error.rank, error.operation),
     }
+}
+
+/// Ranks in words, where there are several; `micro_batches` are those of a step.
+fn ranks_text(topology: &Topology, micro_batches: usize) -> String {
+    let Topology { tp, cp, dp, .. } = *topology;
+    let over = match topology.ranks() {
+        1 => return String::new(),
+        ranks => format!(" over {ranks} ranks, tp {tp} × cp {cp} × dp {dp}"),
+    };
+    if dp <= micro_batches {
+        return over;
+    }
+    let idle = dp - micro_batches;
+    format!("{over}; {idle} of {dp} data ranks only repeat others: accumulation is {micro_batches}")
 }
 
 /// Draws the loop's progress (a line now and then where there is no terminal) and stops it on Ctrl-C or SIGTERM.
 pub(crate) struct Bar {
     bar: Option<ProgressBar>,
     quiet: bool,
+    /// Whether the run was begun before.
+    resumes: bool,
     stop: Arc<AtomicBool>,
     pub(crate) steps: Vec<StepEvent>,
 }
 
 impl Bar {
-    pub(crate) fn new(quiet: bool) -> Result<Bar> {
+    pub(crate) fn new(quiet: bool, resumes: bool) -> Result<Bar> {
         let stop = interrupt::stop_flag()?;
-        Ok(Bar { bar: None, quiet, stop, steps: Vec::new() })
+        Ok(Bar { bar: None, quiet, resumes, stop, steps: Vec::new() })
     }
 }
 
@@ -271,6 +314,12 @@ const PLAIN_LINES: usize = 10;
 
 impl Observer for Bar {
     fn start(&mut self, step: usize, steps: usize) {
+        if self.resumes && !self.quiet {
+            match step {
+                0 => eprintln!("there is no checkpoint: the run begins again at its first step"),
+                _ => eprintln!("goes on from the checkpoint after step {step} of {steps}"),
+            }
+        }
         let bar = progress::steps(steps as u64, self.quiet);
         bar.set_position(step as u64);
         self.bar = Some(bar);

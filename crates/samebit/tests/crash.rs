@@ -15,37 +15,14 @@ const KILLS: usize = 20;
 const STEPS: usize = 150;
 
 fn bench() -> Bench {
-    let bench = Bench::with_model("qwen3");
-    bench.write("data.jsonl", common::chats());
-    bench
+    Bench::trainable("qwen3")
 }
 
 /// A run that saves after every step, so that most points of time are in a save.
 fn arguments(bench: &Bench, out: &str, steps: usize) -> Vec<String> {
-    let (model, data, out) = (bench.model(), bench.arg("data.jsonl"), bench.arg(out));
-    let steps = steps.to_string();
-    [
-        "train",
-        "--json",
-        "--model",
-        &model,
-        "--data",
-        &data,
-        "--out",
-        &out,
-        "--micro-tokens",
-        "48",
-        "--max-steps",
-        &steps,
-        "--save-every",
-        "1",
-        "--lr",
-        "1e-3",
-        "--threads",
-        "1",
-    ]
-    .map(str::to_owned)
-    .to_vec()
+    let (steps, few) = (steps.to_string(), ["--micro-tokens", "48", "--save-every", "1"]);
+    let more = [&few[..], &["--lr", "1e-3", "--threads", "1", "--max-steps", &steps]].concat();
+    bench.train_args(out, &more)
 }
 
 fn spawn(args: &[String], folder: &Path) -> Child {

@@ -136,30 +136,12 @@ fn one_character_misses_and_restoring_it_hits() {
 #[test]
 fn training_is_the_same_from_the_cache_and_without() {
     let bench = bench();
-    let (model, file, cache) = (bench.model(), bench.arg("data.jsonl"), bench.arg("cache"));
+    let cache = bench.arg("cache");
     let train = |out: &str, more: &[&str]| {
-        let out = bench.arg(out);
-        let fixed = [
-            "train",
-            "--model",
-            &model,
-            "--data",
-            &file,
-            "--out",
-            &out,
-            "--cache",
-            &cache,
-            "--rank",
-            "4",
-            "--micro-tokens",
-            "64",
-            "--max-steps",
-            "3",
-            "--json",
-        ];
-        let report = samebit(&[&fixed[..], more].concat()).report();
+        let fixed = ["--cache", &cache, "--rank", "4", "--micro-tokens", "64", "--max-steps", "3"];
+        let report = bench.train(out, &[&fixed[..], more].concat()).report();
         let record: Value =
-            serde_json::from_slice(&fs::read(bench.path(&out).join("record.json")).unwrap())
+            serde_json::from_slice(&fs::read(bench.path(out).join("record.json")).unwrap())
                 .unwrap();
         assert_eq!(record["data"]["cache"], report["encode_cache"], "the record has what happened");
         assert_eq!(record["data"]["order"].as_str().unwrap().len(), 64);

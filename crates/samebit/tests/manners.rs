@@ -2,31 +2,16 @@
 
 mod common;
 
-use common::{Bench, Ended, chats, samebit};
+use common::{Bench, Ended, samebit};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
 fn trainable() -> Bench {
-    let bench = Bench::with_model("qwen3");
-    bench.write("data.jsonl", chats());
-    bench
+    Bench::trainable("qwen3")
 }
 
 fn train(bench: &Bench, more: &[&str]) -> Ended {
-    let (model, data, out) = (bench.model(), bench.arg("data.jsonl"), bench.arg("run"));
-    let fixed = [
-        "train",
-        "--model",
-        &model,
-        "--data",
-        &data,
-        "--out",
-        &out,
-        "--micro-tokens",
-        "128",
-        "--json",
-    ];
-    samebit(&[&fixed[..], more].concat())
+    bench.train("run", &[&["--micro-tokens", "128"], more].concat())
 }
 
 #[test]
@@ -44,6 +29,8 @@ fn a_negative_number_gets_the_real_error() {
     let model = bench.model();
     train(&bench, &["--alpha", "-1"]).refused(&["`alpha` is -1", "a positive number"]);
     train(&bench, &["--lr", "-0.001"]).refused(&["`lr` is -0.001", "a positive number"]);
+    train(&bench, &["--lr", "-1e-3"]).refused(&["`lr` is -0.001", "a positive number"]);
+    train(&bench, &["--lr", "1e-3x"]).ended_with(2, &["1e-3x", "--lr"]);
     samebit(&["plan", &model, "--sequence", "64", "--alpha", "-1"])
         .refused(&["--alpha -1", "a positive number"]);
     samebit(&["generate", &model, "cab", "--temperature", "-1"]).refused(&["-1"]);

@@ -122,26 +122,8 @@ fn plan(bench: &Bench, more: &[&str]) -> Value {
 /// Two steps of two micro-batches of 1,024 tokens.
 fn train(bench: &Bench, more: &[&str]) -> Value {
     bench.write("data.jsonl", common::chats());
-    let (model, data, out) = (bench.model(), bench.arg("data.jsonl"), bench.arg("run"));
-    let fixed = [
-        "train",
-        "--model",
-        &model,
-        "--data",
-        &data,
-        "--out",
-        &out,
-        "--max-steps",
-        "2",
-        "--micro-tokens",
-        "1024",
-        "--accumulation",
-        "2",
-        "--threads",
-        "2",
-        "--json",
-    ];
-    samebit(&[&fixed[..], more].concat()).report()
+    let steps = ["--max-steps", "2", "--micro-tokens", "1024", "--accumulation", "2"];
+    bench.train("run", &[&steps[..], &["--threads", "2"], more].concat()).report()
 }
 
 const LORA: [&str; 2] = ["--rank", "16"];

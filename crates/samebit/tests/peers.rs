@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Bench, Ended, ended, joined, numbers, root, samebit, skip};
+use common::{Bench, ended, joined, numbers, root, samebit, skip};
 use serde_json::Value;
 use std::process::Command;
 
@@ -63,27 +63,8 @@ fn largest_difference(a: &[f64], b: &[f64]) -> f64 {
 /// Trains three steps into `run`, with a rate that moves log-probs well past the tolerance.
 fn train(bench: &Bench, lr: &str, more: &[&str]) -> Value {
     bench.write("data.jsonl", common::chats());
-    let (model, data, out) = (bench.model(), bench.arg("data.jsonl"), bench.arg("run"));
-    let fixed = [
-        "train",
-        "--model",
-        &model,
-        "--data",
-        &data,
-        "--out",
-        &out,
-        "--max-steps",
-        "3",
-        "--micro-tokens",
-        "128",
-        "--accumulation",
-        "2",
-        "--lr",
-        lr,
-        "--json",
-    ];
-    let ended: Ended = samebit(&[&fixed[..], more].concat());
-    let report = ended.report();
+    let steps = ["--max-steps", "3", "--micro-tokens", "128", "--accumulation", "2", "--lr", lr];
+    let report = bench.train("run", &[&steps[..], more].concat()).report();
     assert_eq!(report["steps"].as_array().unwrap().len(), 3);
     report
 }

@@ -135,32 +135,13 @@ fn a_lease_smaller_than_the_weights_is_refused() {
 
 #[test]
 fn training_is_refused_by_the_same_lease_before_anything_is_written() {
-    let bench = Bench::with_model("qwen3");
-    bench.write("data.jsonl", common::chats());
-    let (model, data, out) = (bench.model(), bench.arg("data.jsonl"), bench.arg("run"));
+    let bench = Bench::trainable("qwen3");
+    let model = bench.model();
     let train = |micro_tokens: u64, memory: u64| {
-        samebit(&[
-            "train",
-            "--model",
-            &model,
-            "--data",
-            &data,
-            "--out",
-            &out,
-            "--rank",
-            "4",
-            "--max-steps",
-            "1",
-            "--micro-tokens",
-            &micro_tokens.to_string(),
-            "--max-length",
-            "64",
-            "--threads",
-            "2",
-            "--memory",
-            &format!("{memory}B"),
-            "--json",
-        ])
+        let (tokens, memory) = (micro_tokens.to_string(), format!("{memory}B"));
+        let fixed = ["--rank", "4", "--max-steps", "1", "--max-length", "64", "--threads", "2"];
+        let given = ["--micro-tokens", &tokens, "--memory", &memory];
+        bench.train("run", &[&fixed[..], &given].concat())
     };
     let lease = figure(&tiny_plan(&model, 1, None).report()["ledger_total_bytes"]);
     let before = bench.files();

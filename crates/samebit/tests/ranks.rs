@@ -44,6 +44,50 @@ fn ranks_leave_the_adapter_of_one_and_what_they_planned() {
     };
     assert_eq!(losses(&one), losses(&many));
     assert_eq!(many["memory"]["planned_bytes"], many["memory"]["allocated_bytes"]);
+    let record: Value = serde_json::from_slice(&read(&bench.path("many/record.json"))).unwrap();
+    let kinds = record["memory"]["ranks"].as_array().unwrap().iter().map(|of| &of["kinds"]);
+    for kind in kinds.flat_map(|kinds| kinds.as_array().unwrap()) {
+        assert_eq!(kind["planned_bytes"], kind["used_bytes"], "{kind}");
+    }
+    let gates = record["gates"].as_array().unwrap();
+    let verdict = |name: &str| gates.iter().find(|gate| gate["name"] == name).unwrap();
+    for check in ["packed = alone", "no token sees a later one", "recomputed = kept", "ranks agree"]
+    {
+        assert_eq!(verdict(check)["verdict"], "ok", "{check}");
+    }
+    let shown = samebit(&["show", &bench.arg("many")]).stdout;
+    assert!(shown.contains("each of ranks 0-7") || shown.contains("each of ranks 0"), "{shown}");
+}
+
+#[test]
+fn a_check_over_ranks_is_the_check_of_one_and_its_smoke_runs_on_all() {
+    let bench = Bench::with_model("qwen3");
+    bench.write("data.jsonl", chats());
+    let check = |more: &[&str]| {
+        let (model, data, out) = (bench.model(), bench.arg("data.jsonl"), bench.arg("out"));
+        let args = ["check", "--model", &model, "--data", &data, "--out", &out, "--json"];
+        samebit(&[&args[..], &["--micro-tokens", "64", "--smoke"], more].concat())
+    };
+    let figures = |report: &Value| -> Vec<Value> {
+        let names = [
+            "loss within bounds",
+            "trained tensors receive gradient",
+            "packed = alone",
+            "no token sees a later one",
+            "recomputed = kept",
+            "longest sample fits",
+        ];
+        let checks = report["checks"].as_array().unwrap();
+        let of = |name: &&str| checks.iter().find(|check| check["name"] == **name).unwrap().clone();
+        names.iter().map(of).collect()
+    };
+    let (one, two) = (check(&[]).report(), check(&["--cp", "2"]).report());
+    assert_eq!(figures(&one), figures(&two));
+    assert!(figures(&two)[5]["figure"].as_str().unwrap().contains("run forward and backward"));
+    assert!(!bench.path("out").exists());
+    let failed = check(&["--tp", "2", "--loss-limit", "0.001"]);
+    assert_eq!(failed.code, Some(1), "{}", failed.stderr);
+    assert!(failed.stderr.contains("not ready"), "{}", failed.stderr);
 }
 
 #[test]

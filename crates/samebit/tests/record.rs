@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Bench, Ended, ended, samebit};
+use common::{Bench, Ended, samebit, samebit_in};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -10,39 +10,29 @@ use std::process::{Command, Stdio};
 
 /// A qwen3 model with data, in a folder that is no repository.
 fn bench() -> Bench {
-    let bench = Bench::with_model("qwen3");
-    bench.write("data.jsonl", common::chats());
-    bench
+    Bench::trainable("qwen3")
 }
 
-fn arguments(bench: &Bench, out: &str) -> Vec<String> {
-    let mut args = vec!["train".to_owned(), "--json".into()];
-    for (flag, value) in [
-        ("--model", bench.model()),
-        ("--data", bench.arg("data.jsonl")),
-        ("--out", bench.arg(out)),
-        ("--micro-tokens", "96".into()),
-        ("--max-steps", "4".into()),
-        ("--save-every", "2".into()),
-        ("--lr", "1e-2".into()),
-        ("--threads", "2".into()),
-    ] {
-        args.extend([flag.to_owned(), value]);
-    }
-    args
+/// Four steps with a checkpoint in their middle.
+const FOUR_STEPS: [&str; 10] = [
+    "--micro-tokens",
+    "96",
+    "--max-steps",
+    "4",
+    "--save-every",
+    "2",
+    "--lr",
+    "1e-2",
+    "--threads",
+    "2",
+];
+
+fn arguments(bench: &Bench, out: &str, more: &[&str]) -> Vec<String> {
+    bench.train_args(out, &[&FOUR_STEPS[..], more].concat())
 }
 
 fn train(bench: &Bench, out: &str, more: &[&str]) -> Ended {
-    let mut args = arguments(bench, out);
-    args.extend(more.iter().map(ToString::to_string));
-    samebit(&args)
-}
-
-/// Runs `samebit` in a folder.
-fn samebit_in(folder: &Path, args: &[String]) -> Ended {
-    let cache = tempfile::tempdir().unwrap();
-    let command = &mut Command::new(env!("CARGO_BIN_EXE_samebit"));
-    ended(command.args(args).env("SAMEBIT_CACHE", cache.path()).current_dir(folder))
+    samebit(&arguments(bench, out, more))
 }
 
 #[test]
@@ -62,7 +52,7 @@ fn a_finished_run_is_shown_intact_and_a_changed_byte_breaks_it_loudly() {
         kernels.iter().any(|k| k["op"] == "Attention" && k["kernel"] != "plain"),
         "{kernels:?}"
     );
-    for kind in record["memory"]["kinds"].as_array().unwrap() {
+    for kind in record["memory"]["ranks"][0]["kinds"].as_array().unwrap() {
         assert_eq!(kind["planned_bytes"], kind["used_bytes"], "{kind}");
     }
     for check in ["packed = alone", "recomputed = kept", "no token sees a later one"] {
@@ -107,15 +97,7 @@ fn two_runs_are_compared_and_listed() {
     for (out, more) in
         [("a", &[][..]), ("b", &["--threads", "1"]), ("c", &["--weight-decay", "0.5"])]
     {
-        // A flag that is given twice is refused, so the last run replaces one of the fixed ones.
-        let mut args = arguments(&bench, out);
-        for pair in more.chunks(2) {
-            match args.iter().position(|arg| arg == pair[0]) {
-                Some(at) => args[at + 1] = pair[1].to_owned(),
-                None => args.extend(pair.iter().map(ToString::to_string)),
-            }
-        }
-        samebit(&args).report();
+        train(&bench, out, more).report();
     }
     let diff =
         |a: &str, b: &str| samebit(&["diff", &bench.arg(a), &bench.arg(b), "--json"]).report();
@@ -151,9 +133,7 @@ fn two_runs_are_compared_and_listed() {
 #[test]
 fn a_running_process_is_seen_and_a_killed_one_is_dead() {
     let bench = bench();
-    let mut args = arguments(&bench, "run");
-    let at = args.iter().position(|arg| arg == "--max-steps").unwrap();
-    args[at + 1] = "20000".into();
+    let args = arguments(&bench, "run", &["--max-steps", "20000"]);
     let mut child = Command::new(env!("CARGO_BIN_EXE_samebit"))
         .args(&args)
         .current_dir(bench.path(""))
@@ -205,13 +185,13 @@ fn a_dirty_tree_is_refused_unless_it_is_let_pass_and_then_recorded() {
     data.push('\n');
     bench.write("data.jsonl", data);
     let before = bench.files();
-    let refused = samebit_in(&bench.path(""), &arguments(&bench, "run"));
+    let refused = samebit_in(&bench.path(""), &arguments(&bench, "run", &[]));
     refused.refused(&["code is committed", "data.jsonl", "--allow-dirty"]);
     let untouched = |files: &std::collections::BTreeMap<_, _>| {
         files.keys().filter(|path: &&std::path::PathBuf| !path.starts_with(".git")).count()
     };
     assert_eq!(untouched(&bench.files()), untouched(&before));
-    let allowed = [arguments(&bench, "run"), vec!["--allow-dirty".into()]].concat();
+    let allowed = arguments(&bench, "run", &["--allow-dirty"]);
     samebit_in(&bench.path(""), &allowed).report();
     let shown = samebit(&["show", &bench.arg("run"), "--json"]).report();
     let patch = &shown["record"]["git"]["patch"];
@@ -223,7 +203,7 @@ fn a_dirty_tree_is_refused_unless_it_is_let_pass_and_then_recorded() {
 #[test]
 fn check_lists_what_must_hold_and_leaves_nothing() {
     let bench = bench();
-    let mut args = arguments(&bench, "run");
+    let mut args = arguments(&bench, "run", &[]);
     args[0] = "check".into();
     let before = bench.files();
     let checked = samebit(&[args.clone(), vec!["--smoke".into()]].concat()).report();
@@ -242,12 +222,35 @@ fn check_lists_what_must_hold_and_leaves_nothing() {
         "packed = alone",
         "no token sees a later one",
         "recomputed = kept",
-        "kernels that ran",
         "longest sample fits",
     ] {
         assert_eq!(verdict(name), "ok", "{name}: {checks:?}");
     }
     assert_eq!(verdict("code is committed"), "skipped");
+    for kind in ["products on ", "attention on "] {
+        let chosen = |c: &&Value| c["name"].as_str().unwrap().starts_with(kind);
+        let figures: Vec<&str> =
+            checks.iter().filter(chosen).map(|c| c["figure"].as_str().unwrap()).collect();
+        assert!(!figures.is_empty(), "{checks:?}");
+        let says = |f: &&str| f.contains("faster and not chosen: ") || f.contains("none is faster");
+        assert!(figures.iter().all(|figure| says(&figure)), "{figures:?}");
+    }
+    // Neither it nor its way through the encode cache changes a bit of the run.
+    let unchecked = train(&bench, "unchecked", &[]).report();
+    let cache = bench.arg("cache");
+    let cached =
+        |args: &[String]| samebit(&[args, &["--cache".to_owned(), cache.clone()]].concat());
+    cached(&args).report();
+    let checked = cached(&arguments(&bench, "checked", &[])).report();
+    assert_eq!(checked["encode_cache"]["state"], "hit");
+    let numbers = |report: &Value| -> Vec<Value> {
+        let mut steps = report["steps"].as_array().unwrap().clone();
+        steps.iter_mut().for_each(|step| step["seconds"] = Value::Null);
+        steps
+    };
+    assert_eq!(numbers(&checked), numbers(&unchecked));
+    let product = |run: &str| common::files(&bench.path(run).join("adapter"));
+    assert!(product("checked") == product("unchecked"));
     let failing = [args, vec!["--loss-limit".into(), "0.001".into()]].concat();
     let failed = samebit(&failing);
     assert_eq!(failed.code, Some(1));
@@ -259,52 +262,31 @@ fn check_lists_what_must_hold_and_leaves_nothing() {
 }
 
 #[test]
-fn a_run_is_resumed_by_its_folder_alone_from_anywhere() {
+fn a_kernel_that_is_not_the_fastest_is_named_with_the_reason() {
     let bench = bench();
-    let relative = |out: &str| {
-        let mut args = arguments(&bench, out);
-        for (flag, value) in [("--model", "model"), ("--data", "data.jsonl"), ("--out", out)] {
-            let at = args.iter().position(|arg| arg == flag).unwrap();
-            args[at + 1] = value.into();
-        }
-        args
+    let mut args = arguments(&bench, "run", &[]);
+    args[0] = "check".into();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_samebit"));
+    command.args(&args).env("SAMEBIT_ISA", "portable").current_dir(bench.path(""));
+    command.env("SAMEBIT_CACHE", bench.path("cache"));
+    let report = common::ended(&mut command).report();
+    let checks = report["checks"].as_array().unwrap();
+    let named = |kind: &str| {
+        let of = checks.iter().find(|c| c["name"].as_str().unwrap().starts_with(kind));
+        of.unwrap_or_else(|| panic!("{checks:?}"))["figure"].as_str().unwrap()
     };
-    samebit_in(&bench.path(""), &relative("whole")).report();
-    // Stopped by its last checkpoint's record: as a kill after step 3 leaves it.
-    samebit_in(&bench.path(""), &relative("broken")).report();
-    let path = bench.path("broken/record.json");
-    let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-    record["status"] = json!({"state": "running"});
-    fs::write(&path, record.to_string()).unwrap();
-    fs::remove_dir_all(bench.path("broken/adapter")).unwrap();
-    fs::remove_file(bench.path("broken/seal.json")).unwrap();
-    let report = samebit(&["train", "--json", "--resume", &bench.arg("broken")]).report();
-    assert_eq!(report["steps"].as_array().unwrap().len(), 2);
-    let product = |run: &str| common::files(&bench.path(run).join("adapter"));
-    assert!(product("broken") == product("whole"));
-    let shown = samebit(&["show", &bench.arg("broken"), "--json"]).report();
-    assert_eq!(shown["record"]["sessions"].as_array().unwrap().len(), 2);
-
-    let again = samebit(&["train", "--resume", &bench.arg("broken")]);
-    again.refused(&["is finished"]);
-    let both = samebit(&["train", "--resume", &bench.arg("broken"), "--out", "x"]);
-    both.refused(&["leave --config and --out out"]);
+    let (products, attention) = (named("products on portable"), named("attention on portable"));
+    assert!(products.contains(" × 96") || products.contains("96 × "), "shapes: {products}");
+    if cpu_is_portable_only() {
+        return;
+    }
+    for figure in [products, attention] {
+        assert!(figure.contains("SAMEBIT_ISA says so"), "{figure}");
+    }
+    assert!(products.contains("bf16") && !attention.contains("bf16"), "{products}; {attention}");
 }
 
-#[test]
-fn a_changed_template_is_refused_by_name_even_where_it_renders_alike() {
-    let bench = bench();
-    // Where the run begins must still be there when it goes on.
-    samebit_in(&bench.path(""), &arguments(&bench, "run")).report();
-    let path = bench.path("run/record.json");
-    let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-    record["status"] = json!({"state": "running"});
-    fs::write(&path, record.to_string()).unwrap();
-    bench.write("model/chat_template.jinja", format!("{}{{# a note #}}", common::TEMPLATE));
-    let resume = |more: &[&str]| {
-        samebit(&[&["train", "--json", "--resume", &bench.arg("run")][..], more].concat())
-    };
-    resume(&[]).refused(&["template (hash) was", "--allow-changed template"]);
-    resume(&["--allow-changed", "data"]).refused(&["template (hash) was"]);
-    resume(&["--allow-changed", "template"]).report();
+/// Whether this processor has no instructions that the kernels are made for.
+fn cpu_is_portable_only() -> bool {
+    !std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default().contains("avx2")
 }

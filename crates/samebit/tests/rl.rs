@@ -91,7 +91,9 @@ fn log_probs_never_differ_and_every_step_replays() {
     }
     assert!(bench.path("run/adapter/adapter_config.json").exists());
     let html = fs::read_to_string(bench.path("run/report.html")).unwrap();
-    for part in ["<svg", "<figcaption>Reward", "<figcaption>Loss", "<figcaption>Divergence", "Memory"] {
+    for part in
+        ["<svg", "<figcaption>Reward", "<figcaption>Loss", "<figcaption>Divergence", "Memory"]
+    {
         assert!(html.contains(part), "no {part}");
     }
     assert_eq!(report["steps"].as_array().unwrap().len(), 4);
@@ -219,9 +221,13 @@ fn what_changed_since_is_named_and_not_resumed() {
         }
     };
     for (file, bytes, named) in [
-        ("eval.jsonl", eval("changed").into_bytes(), "evaluation data (hash)"),
-        ("prompts.jsonl", json!({"prompt": "cab", "answer": 8}).to_string().into_bytes(), "data (hash)"),
-        ("model/model.safetensors", other_model, "base weights (hash)"),
+        ("eval.jsonl", eval("changed").into_bytes(), "evaluation_data (hash)"),
+        (
+            "prompts.jsonl",
+            json!({"prompt": "cab", "answer": 8}).to_string().into_bytes(),
+            "data (hash)",
+        ),
+        ("model/model.safetensors", other_model, "base_weights (hash)"),
     ] {
         fs::write(bench.path(file), bytes).unwrap();
         run(&config, &["--resume"]).refused(&["cannot be resumed", named]);
@@ -239,7 +245,10 @@ fn a_run_is_recorded_sealed_and_listed() {
     run(&grpo(&bench, "run", "rollout_cp = 2\n"), &[]).report();
     run(&grpo(&bench, "other", "rollout_cp = 2\nclip_low = 0.1\nupdates = 2\n"), &[]).report();
     let shown = samebit(&["show", "--json", &bench.arg("run")]).report();
-    assert_eq!((&shown["standing"], &shown["seal"]["seal"]), (&json!("finished"), &json!("intact")));
+    assert_eq!(
+        (&shown["standing"], &shown["seal"]["seal"]),
+        (&json!("finished"), &json!("intact"))
+    );
     let record = &shown["record"];
     assert_eq!(record["kind"], "rl");
     for gate in record["gates"].as_array().unwrap() {
@@ -247,7 +256,9 @@ fn a_run_is_recorded_sealed_and_listed() {
     }
     let phases = record["memory"]["phases"].as_array().unwrap();
     assert_eq!(phases.len(), 6, "two ranks of three phases: {phases:?}");
-    for bytes in phases.iter().chain(record["memory"]["kinds"].as_array().unwrap()) {
+    let ranks = record["memory"]["ranks"].as_array().unwrap();
+    assert_eq!(ranks.len(), 2, "{ranks:?}");
+    for bytes in ranks.iter().flat_map(|of| of["kinds"].as_array().unwrap()).chain(phases) {
         assert_eq!(bytes["planned_bytes"], bytes["used_bytes"], "{bytes}");
     }
     assert_eq!(record["tensors"].as_array().unwrap().len(), 3, "start, checkpoint, end");
@@ -273,7 +284,11 @@ fn a_run_is_recorded_sealed_and_listed() {
     bytes[last] = b' ';
     fs::write(&step, bytes).unwrap();
     let broken = samebit(&["show", &bench.arg("run")]);
-    assert!(broken.code == Some(1) && broken.stderr.contains("step-000002.json"), "{}", broken.stderr);
+    assert!(
+        broken.code == Some(1) && broken.stderr.contains("step-000002.json"),
+        "{}",
+        broken.stderr
+    );
     samebit(&["train", "--resume", &bench.arg("run")]).refused(&["is a run of `samebit rl`"]);
 }
 

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use data::{Dataset, Schedule};
-use engine::{Compiled, Engine};
+use engine::{Compiled, Engine, EngineError};
 use program::graph::{Lora, Node};
 use program::{Kind, Ledger, ParamId, listing};
 use record::{
-    Arithmetic, DataRecord, Identity, KernelUse, KindBytes, LayerAdapters, Memory, Record, Setting,
-    Status,
+    Arithmetic, DataRecord, Identity, KernelUse, KindBytes, LayerAdapters, Memory, RankMemory,
+    Record, Setting, Status,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -40,7 +40,7 @@ pub const FREE: [&str; 14] = [
 ];
 
 /// Name of the hash of the base weights in an identity.
-pub const WEIGHTS: &str = "base weights";
+pub const WEIGHTS: &str = "base_weights";
 
 /// Trained parameters in the model's order.
 pub fn trained(engine: &Engine<'_>) -> impl Iterator<Item = ParamId> {
@@ -140,7 +140,7 @@ pub fn begin(
         steps: about.steps,
         trained_parameters: trained.map(|param| param.elements()).sum(),
         data: about.data,
-        memory: Memory { lease_bytes: about.lease_bytes, ..Ran::of(engine).memory },
+        memory: memory(engine, about.lease_bytes).map_err(of_ranks)?,
         gates: Vec::new(),
         tensors: Vec::new(),
     })
@@ -167,7 +167,7 @@ fn order(schedule: &mut Schedule) -> String {
 pub(crate) fn record(run: &Run<'_, '_>, schedule: &mut Schedule) -> Result<Record, TrainError> {
     let mut hashes = BTreeMap::from([("data".to_owned(), run.dataset.identity())]);
     if let Some(held_out) = run.evaluation {
-        hashes.insert("evaluation data".into(), held_out.identity());
+        hashes.insert("evaluation_data".into(), held_out.identity());
     }
     hashes.insert("order".into(), order(schedule));
     let about = About {
@@ -263,52 +263,52 @@ fn adapters(engine: &Engine<'_>) -> Vec<LayerAdapters> {
     found
 }
 
-/// What an engine has done and holds so far.
-#[derive(Clone, Debug, Default)]
-pub struct Ran {
-    /// Kernels as they ran.
-    pub kernels: Vec<KernelUse>,
-    /// Bytes by kind, planned and allocated.
-    pub memory: Memory,
+/// Bytes by kind of every rank, planned and allocated. On the first rank, while the others follow.
+///
+/// # Errors
+/// Another rank failed.
+pub(crate) fn memory(
+    engine: &Engine<'_>,
+    lease_bytes: Option<usize>,
+) -> Result<Memory, EngineError> {
+    let ledgers = engine.ledgers_served()?;
+    let of_ranks = ledgers.iter().map(|of| kinds(&of.planned, &of.allocated)).collect();
+    Ok(Memory {
+        ranks: distinct(of_ranks),
+        phases: Vec::new(),
+        lease_bytes,
+        peak_resident_bytes: record::peak_resident_bytes(),
+    })
 }
 
-impl Ran {
-    /// Of one engine.
-    pub fn of(engine: &Engine<'_>) -> Ran {
-        Ran::of_all([engine])
-    }
-
-    /// Of engines that work together, each with its own programs.
-    pub fn of_all<'e, 'r: 'e>(engines: impl IntoIterator<Item = &'e Engine<'r>>) -> Ran {
-        let (mut found, mut planned, mut used) = (Vec::new(), Ledger::default(), Ledger::default());
-        for engine in engines {
-            found.extend(kernels(engine));
-            planned = planned.plus(&engine.blueprint.ledger);
-            used = used.plus(&engine.ledger());
+/// Ranks with the same bytes are one row.
+pub fn distinct(of_ranks: Vec<Vec<KindBytes>>) -> Vec<RankMemory> {
+    let mut found: Vec<(Vec<KindBytes>, Vec<usize>)> = Vec::new();
+    for (rank, kinds) in of_ranks.into_iter().enumerate() {
+        match found.iter_mut().find(|(known, _)| *known == kinds) {
+            Some((_, ranks)) => ranks.push(rank),
+            None => found.push((kinds, vec![rank])),
         }
-        Ran { kernels: found, memory: Memory::default() }.with_memory(&planned, &used)
     }
-
-    /// The same with other bytes.
-    pub fn with_memory(self, planned: &Ledger, used: &Ledger) -> Ran {
-        Ran { memory: memory(planned, used), ..self }
-    }
+    let of = |(kinds, members): (Vec<KindBytes>, Vec<usize>)| RankMemory {
+        ranks: ranges(&members),
+        kinds,
+    };
+    found.into_iter().map(of).collect()
 }
 
-fn memory(planned: &Ledger, used: &Ledger) -> Memory {
-    let kinds = Kind::ALL.into_iter().map(|kind| KindBytes {
+/// Bytes of every kind.
+pub fn kinds(planned: &Ledger, used: &Ledger) -> Vec<KindBytes> {
+    let of = |kind: Kind| KindBytes {
         kind: kind.name().to_owned(),
         planned_bytes: planned.bytes(kind),
         used_bytes: used.bytes(kind),
-    });
-    Memory {
-        kinds: kinds.collect(),
-        peak_resident_bytes: record::peak_resident_bytes(),
-        ..Memory::default()
-    }
+    };
+    Kind::ALL.into_iter().map(of).collect()
 }
 
-fn kernels(engine: &Engine<'_>) -> Vec<KernelUse> {
+/// Kernels as they ran so far.
+pub fn kernels(engine: &Engine<'_>) -> Vec<KernelUse> {
     let uses = engine.kernels().into_iter();
     uses.map(|of| KernelUse {
         program: of.program.to_owned(),
@@ -360,6 +360,25 @@ pub fn requested<S: DeserializeOwned>(
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_with_the_same_bytes_are_one_row() {
+        let rank = |planned: usize, allocated: usize| {
+            let mut both = [Ledger::default(); 2];
+            both[0].add(Kind::ALL[0], planned);
+            both[1].add(Kind::ALL[0], allocated);
+            kinds(&both[0], &both[1])
+        };
+        let usual = || rank(8, 8);
+        let found = distinct(vec![usual(), usual(), rank(4, 4), usual(), rank(8, 9)]);
+        let rows: Vec<_> = found
+            .iter()
+            .map(|of| (&*of.ranks, of.kinds[0].planned_bytes, of.kinds[0].used_bytes))
+            .collect();
+        assert_eq!(rows, [("0-1,3", 8, 8), ("2", 4, 4), ("4", 8, 9)]);
+    }
+
     #[test]
     fn neighbours_are_joined() {
         for (numbers, text) in

@@ -16,13 +16,31 @@ fn gated(engine: &Engine<'_>) -> Vec<ParamId> {
     trained.filter(is_gated).collect()
 }
 
-/// The largest magnitude of a part of the state. On the first rank, while the others follow.
-fn largest(engine: &Engine<'_>, id: ParamId, part: Part) -> Result<f32, EngineError> {
+/// What the other ranks do while a gate looks at the state.
+#[derive(Clone, Copy)]
+enum Others {
+    /// They follow the first rank, which alone looks.
+    Follow,
+    /// They look too.
+    Look,
+}
+
+/// The largest magnitude of a part of the state.
+fn largest(
+    engine: &Engine<'_>,
+    id: ParamId,
+    part: Part,
+    others: Others,
+) -> Result<f32, EngineError> {
     let mut largest = 0f32;
-    engine.visit_served(id, part, |numbers| {
+    let take = |numbers: &[f32]| {
         largest = numbers.iter().fold(largest, |most, x| most.max(x.abs()));
         Ok::<(), EngineError>(())
-    })?;
+    };
+    match others {
+        Others::Follow => engine.visit_served(id, part, take)?,
+        Others::Look => engine.visit_whole(id, part, take)?,
+    }
     Ok(largest)
 }
 
@@ -33,16 +51,25 @@ pub const ADAPTERS: &str = "adapters learn";
 const ADVICE: &str =
     "nothing is learnt there: look at `targets`, the mask of what is learnt, and the learning rate";
 
-/// Whether every gated tensor has a non-zero gradient, with the smallest of their largest elements.
+/// Whether every gated tensor has a non-zero gradient, with the smallest of their largest elements. On the first rank,
+/// while the others follow.
 ///
 /// # Errors
 /// Another rank failed.
 pub fn gradients(engine: &Engine<'_>) -> Result<Gate, EngineError> {
-    judge(engine, GRADIENTS, "gradient", Part::Gradient)
+    judge(engine, GRADIENTS, "gradient", Part::Gradient, Others::Follow)
+}
+
+/// [`gradients`] on every rank together.
+///
+/// # Errors
+/// Another rank failed.
+pub(crate) fn gradients_together(engine: &Engine<'_>) -> Result<Gate, EngineError> {
+    judge(engine, GRADIENTS, "gradient", Part::Gradient, Others::Look)
 }
 
 /// Whether every LoRA matrix B has a non-zero element, with the smallest of their largest ones; skipped in full mode,
-/// where values are non-zero from the start.
+/// where values are non-zero from the start. On the first rank, while the others follow.
 ///
 /// # Errors
 /// Another rank failed.
@@ -50,13 +77,19 @@ pub fn adapters(engine: &Engine<'_>) -> Result<Gate, EngineError> {
     if !engine.graph.params.iter().any(|param| param.adapter) {
         return Ok(Gate::skipped(ADAPTERS, "mode full has no adapters"));
     }
-    judge(engine, ADAPTERS, "B", Part::Value)
+    judge(engine, ADAPTERS, "B", Part::Value, Others::Follow)
 }
 
-fn judge(engine: &Engine<'_>, name: &str, what: &str, part: Part) -> Result<Gate, EngineError> {
+fn judge(
+    engine: &Engine<'_>,
+    name: &str,
+    what: &str,
+    part: Part,
+    others: Others,
+) -> Result<Gate, EngineError> {
     let mut found: Vec<(ParamId, f32)> = Vec::new();
     for id in gated(engine) {
-        found.push((id, largest(engine, id, part)?));
+        found.push((id, largest(engine, id, part, others)?));
     }
     let tensor = |id: ParamId| engine.graph.param_info(id).name.to_string();
     let dead: Vec<String> =

@@ -1,10 +1,13 @@
 //! One real step on one sample, before a run: the loss is finite, gradients arrive, and what must change no bit changes
 //! none. Leaves LoRA matrices with values that a run replaces, and nothing else.
+//!
+//! Ranks probe together, each with its own engine: what any of them finds wrong fails the check on all.
 
 use canon::random::{Numbers, Purpose};
 use data::Dataset;
 use engine::{AdapterSource, Engine, EngineError, MicroBatch, Sequence};
 use program::keep::{Keep, Level};
+use program::ops::Group;
 use record::Gate;
 
 use crate::batch::{StepBatches, sum_active};
@@ -20,21 +23,18 @@ const PROBE_STREAM: u64 = u64::MAX;
 /// Half the width of their range: far from what rounds to nothing, and small against weights.
 const PROBE_BOUND: f32 = 1e-2;
 
-/// Names of the checks, in order.
-pub const CHECKS: [&str; 5] = [
-    "loss within bounds",
-    gates::GRADIENTS,
-    "packed = alone",
-    "no token sees a later one",
-    "recomputed = kept",
-];
+const PACKED: &str = "packed = alone";
+const CAUSAL: &str = "no token sees a later one";
+const RECOMPUTED: &str = "recomputed = kept";
+const AGREED: &str = "ranks agree";
 const DEFECT: &str =
     "this build computes otherwise than it promises: report it with the model and the processor";
 
-/// Runs one sample of the data through the training step, several times.
+/// Runs one sample of the data through the training step, several times. All ranks must probe together, and find the
+/// same.
 ///
 /// # Errors
-/// Whatever the engine gives: a loss that is not finite above all.
+/// Whatever the engine gives: a loss that is not finite above all; another rank failed.
 pub fn probe(
     engine: &mut Engine<'_>,
     dataset: &Dataset,
@@ -47,7 +47,8 @@ pub fn probe(
     if resolved.lora().is_some() {
         engine.load_adapter(&AdapterSource::Fresh { seed: resolved.seed.value })?;
     }
-    let mut checks = vec![loss(engine, dataset, resolved, sample)?, gates::gradients(engine)?];
+    let mut checks =
+        vec![loss(engine, dataset, resolved, sample)?, gates::gradients_together(engine)?];
     // B begins as zeros, which would hide the adapters from the rest.
     fill_adapters(engine, resolved.seed.value);
     let others = (0..lengths.len()).filter(|&index| index != sample);
@@ -59,13 +60,16 @@ pub fn probe(
     checks.push(packed(engine, before, &sample, &alone)?);
     checks.push(causal(engine, &sample, &alone)?);
     checks.push(recomputed(engine, &sample, &alone)?);
+    if engine.blueprint.store.topology.ranks() > 1 {
+        checks.push(agreed(engine, &alone)?);
+    }
     Ok(checks)
 }
 
-/// Runs the longest sample forward and backward, as packed with nothing.
+/// Runs the longest sample forward and backward, as packed with nothing; gives its tokens. All ranks must run it together.
 ///
 /// # Errors
-/// Whatever the engine gives.
+/// Whatever the engine gives; another rank failed.
 pub fn longest(engine: &mut Engine<'_>, dataset: &Dataset) -> Result<usize, EngineError> {
     let lengths = dataset.lengths();
     let Some(longest) = (0..lengths.len()).max_by_key(|&index| lengths[index]) else {
@@ -152,6 +156,18 @@ fn differing(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).filter(|(a, b)| a != b).count() + a.len().abs_diff(b.len())
 }
 
+/// The largest of the ranks' counts.
+fn most(engine: &Engine<'_>, what: &str, mine: usize) -> Result<usize, EngineError> {
+    let all = engine.of_ranks(what, mine as u64)?;
+    Ok(all.into_iter().max().map_or(mine, |most| most as usize))
+}
+
+/// The smallest of them.
+fn least(engine: &Engine<'_>, what: &str, mine: usize) -> Result<usize, EngineError> {
+    let all = engine.of_ranks(what, mine as u64)?;
+    Ok(all.into_iter().min().map_or(mine, |least| least as usize))
+}
+
 /// The same log-probs with another sample before it in the micro-batch.
 fn packed(
     engine: &mut Engine<'_>,
@@ -159,7 +175,7 @@ fn packed(
     sample: &Sequence,
     alone: &Seen,
 ) -> Result<Gate, EngineError> {
-    let name = CHECKS[2];
+    let name = PACKED;
     let room = engine.blueprint.job.train.map_or(0, |train| train.segments);
     let Some(before) = before.filter(|_| room >= 2) else {
         return Ok(Gate::skipped(name, "no second sample fits beside the first"));
@@ -167,7 +183,7 @@ fn packed(
     let skip = before.ids.len();
     let sequences = vec![before, sample.clone()];
     let logp = engine.train_micro_batch(&MicroBatch { sequences }, 0, 1)?;
-    let count = differing(&bits(&logp[skip..]), &alone.logp);
+    let count = most(engine, name, differing(&bits(&logp[skip..]), &alone.logp))?;
     let figure =
         format!("{count} of {} log-probs differ behind {skip} other tokens", alone.logp.len());
     Ok(Gate::of(name, count == 0, figure, DEFECT))
@@ -175,7 +191,7 @@ fn packed(
 
 /// A token in the middle is changed: log-probs of tokens before it stay, and one after it changes.
 fn causal(engine: &mut Engine<'_>, sample: &Sequence, alone: &Seen) -> Result<Gate, EngineError> {
-    let name = CHECKS[3];
+    let name = CAUSAL;
     let at = sample.ids.len() / 2;
     if at < 2 {
         return Ok(Gate::skipped(name, "the sample is too short"));
@@ -186,7 +202,9 @@ fn causal(engine: &mut Engine<'_>, sample: &Sequence, alone: &Seen) -> Result<Ga
     // Row t is the log-prob of token t + 1.
     let (before, after) = (0..at - 1, at..alone.logp.len() - 1);
     let early = differing(&changed.logp[before.clone()], &alone.logp[before]);
+    let early = most(engine, name, early)?;
     let late = differing(&changed.logp[after.clone()], &alone.logp[after]);
+    let late = least(engine, name, late)?;
     let figure =
         format!("token {at} changed: {early} earlier log-probs differ, {late} later ones do");
     Ok(Gate::of(name, early == 0 && late > 0, figure, DEFECT))
@@ -198,23 +216,35 @@ fn recomputed(
     sample: &Sequence,
     alone: &Seen,
 ) -> Result<Gate, EngineError> {
-    let name = CHECKS[4];
+    let name = RECOMPUTED;
     let batch = MicroBatch { sequences: vec![sample.clone()] };
-    let mut same = Vec::new();
+    let (mut good, mut words) = (true, Vec::new());
     for level in [Level::All, Level::Input] {
         let Some(logp) = engine.probe(&batch, Keep::uniform(level))? else {
             return Ok(Gate::skipped(name, format!("`{}` does not fit the plan", level.name())));
         };
-        let seen = Seen::of(engine, &logp);
-        same.push((level, seen == *alone));
+        let differs = usize::from(Seen::of(engine, &logp) != *alone);
+        let same = most(engine, name, differs)? == 0;
+        good &= same;
+        let bytes = if same { "the same bytes" } else { "other bytes" };
+        words.push(format!("{}: {bytes}", level.name()));
     }
-    let good = same.iter().all(|(_, same)| *same);
-    let words: Vec<String> = same
-        .iter()
-        .map(|(level, same)| {
-            format!("{}: {}", level.name(), if *same { "the same bytes" } else { "other bytes" })
-        })
-        .collect();
     let figure = format!("log-probs and gradients as planned; {}", words.join(", "));
     Ok(Gate::of(name, good, figure, DEFECT))
+}
+
+/// The same log-probs on every rank: all see the whole sample.
+fn agreed(engine: &Engine<'_>, alone: &Seen) -> Result<Gate, EngineError> {
+    let hash = *blake3::hash(bytemuck::cast_slice(&alone.logp)).as_bytes();
+    let all = engine.all_gather(Group::All, AGREED, &hash)?;
+    let first = all.first();
+    let others: Vec<String> = (0..all.len())
+        .filter(|&rank| all.get(rank) != first)
+        .map(|rank| rank.to_string())
+        .collect();
+    let figure = match others.is_empty() {
+        true => format!("{} log-probs, the same bytes on {} ranks", alone.logp.len(), all.len()),
+        false => format!("other log-probs than rank 0's on ranks {}", others.join(", ")),
+    };
+    Ok(Gate::of(AGREED, others.is_empty(), figure, DEFECT))
 }

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use engine::{Engine, EngineError, Part};
 use program::ParamId;
 use record::{
-    Change, Clock, Gate, Memory, PATCH_FILE, Reading, Record, RecordError, Reserve, Rows, Session,
-    Status, TENSORS_FILE, TensorsAt, Verdict, durable,
+    Change, Clock, Gate, KernelUse, PATCH_FILE, PhaseBytes, RankMemory, Reading, Record,
+    RecordError, Reserve, Rows, Session, Status, TENSORS_FILE, TensorsAt, Verdict, durable,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use crate::contents::{self, Ran};
+use crate::contents;
 use crate::error::{TrainError, of_ranks};
 use crate::fingerprint;
 use crate::gates;
@@ -65,29 +65,33 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Goes on with the run of a folder, whose record would begin as `now`; gives the steps of its newest checkpoint.
+    /// Goes on with the run of a folder, whose record would begin as `now`, asked once the folder is this process's; gives
+    /// the steps of its newest checkpoint.
     ///
     /// # Errors
     /// [`RunError::Changed`] where it is not the same run and the change is not let pass, [`RunError::Finished`] where
     /// nothing is left to do, and others.
-    pub fn resume(
+    pub fn resume<E: From<RunError>>(
         folder: &Path,
+        now: impl FnOnce() -> Result<Record, E>,
+        surroundings: &Surroundings,
+        product: &Path,
+    ) -> Result<(Recorder, usize), E> {
+        let (record, lock) = unfinished(folder, surroundings, product)?;
+        let now = now()?;
+        Ok(Self::go_on(record, lock, now, folder, surroundings, product)?)
+    }
+
+    fn go_on(
+        mut record: Record,
+        lock: File,
         now: Record,
+        folder: &Path,
         surroundings: &Surroundings,
         product: &Path,
     ) -> Result<(Recorder, usize), RunError> {
-        let mut record = Record::read(folder)?;
         let allowed = &surroundings.allow_changed;
         let changed = run_folder::verify(folder, &record.identity, &now.identity, allowed)?;
-        let lock = run_folder::lock(folder)?;
-        if let Status::Finished { .. } = record.status {
-            // It may have been killed after its end and before its seal.
-            if record::read_seal(folder)?.is_none() {
-                seal(folder, surroundings.signing_key.as_deref())?;
-            }
-            let (path, product) = (folder.to_owned(), product.to_owned());
-            return Err(RunError::Finished { path, product });
-        }
         run_folder::make_checkpoints(folder)?;
         run_folder::clean(folder)?;
         // A run that was killed between its product and its end makes both again, to the same bytes.
@@ -209,6 +213,21 @@ impl Recorder {
         Ok(line.tensors.iter().filter(same).map(|(name, _)| name.clone()).collect())
     }
 
+    /// Takes what every rank holds by now. On the first rank, while the others follow.
+    ///
+    /// # Errors
+    /// Another rank failed.
+    pub(crate) fn memory(&mut self, engine: &Engine<'_>) -> Result<(), TrainError> {
+        let lease = self.record.memory.lease_bytes;
+        self.record.memory = contents::memory(engine, lease).map_err(of_ranks)?;
+        Ok(())
+    }
+
+    /// Takes what ranks hold by now, where whoever runs knows it.
+    pub fn holds(&mut self, ranks: Vec<RankMemory>, phases: Vec<PhaseBytes>) {
+        (self.record.memory.ranks, self.record.memory.phases) = (ranks, phases);
+    }
+
     /// Gates that the frozen weights are as at the start. On the first rank, while the others follow.
     ///
     /// # Errors
@@ -230,11 +249,11 @@ impl Recorder {
         self.record.programs.extend(contents::programs(engine));
     }
 
-    /// Writes the record as things stand.
+    /// Writes the record as things stand, with the kernels that ran.
     ///
     /// # Errors
     /// [`RecordError`].
-    pub fn write(&mut self, ran: Ran) -> Result<(), RecordError> {
+    pub fn write(&mut self, kernels: Vec<KernelUse>) -> Result<(), RecordError> {
         self.clock.look(Reading::now());
         let (jumps, count) = self.clock.jumps();
         if let Some(session) = self.record.sessions.last_mut() {
@@ -243,9 +262,8 @@ impl Recorder {
             session.clock_jumps = jumps.to_vec();
             session.clock_jump_count = count;
         }
-        self.record.arithmetic.kernels = ran.kernels;
-        let lease_bytes = self.record.memory.lease_bytes;
-        self.record.memory = Memory { lease_bytes, ..ran.memory };
+        self.record.arithmetic.kernels = kernels;
+        self.record.memory.peak_resident_bytes = record::peak_resident_bytes();
         self.record.write(&self.folder)
     }
 
@@ -260,20 +278,40 @@ impl Recorder {
     /// [`RecordError`].
     pub fn conclude(
         &mut self,
-        ran: Ran,
+        kernels: Vec<KernelUse>,
         status: Status,
         signing_key: Option<&Path>,
     ) -> Result<(), RecordError> {
         let finished = matches!(status, Status::Finished { .. });
         self.record.status = status;
         self.room = None;
-        self.write(ran)?;
+        self.write(kernels)?;
         record::report::write(&self.folder)?;
         if finished {
             seal(&self.folder, signing_key)?;
         }
         Ok(())
     }
+}
+
+/// Takes the folder of a run that is not finished, and its record.
+fn unfinished(
+    folder: &Path,
+    surroundings: &Surroundings,
+    product: &Path,
+) -> Result<(Record, File), RunError> {
+    // A folder without a run gets no lock file.
+    Record::read(folder)?;
+    let lock = run_folder::lock(folder)?;
+    // Before the lock another process may have gone on with it, to its end.
+    let record = Record::read(folder)?;
+    let Status::Finished { .. } = record.status else { return Ok((record, lock)) };
+    // It may have been killed after its end and before its seal.
+    if record::read_seal(folder)?.is_none() {
+        seal(folder, surroundings.signing_key.as_deref())?;
+    }
+    let (path, product) = (folder.to_owned(), product.to_owned());
+    Err(RunError::Finished { path, product })
 }
 
 /// Updates after which everything that LoRA trains has had gradients: A moves one update after B.

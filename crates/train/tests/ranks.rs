@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Fixture, Watch, files};
+use record::Record;
 use std::path::{Path, PathBuf};
 use train::{Outcome, TrainError};
 
@@ -16,6 +17,24 @@ fn product(outcome: Outcome) -> PathBuf {
 /// Checkpoints of a run, without their positions.
 fn checkpoints(out: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     files(&out.join("checkpoints"))
+}
+
+/// Every rank is in one row of the record, and used what was planned for it.
+fn check_memory(record: &Record, ranks: usize) {
+    let rows = &record.memory.ranks;
+    let numbers = |text: &str| -> Vec<usize> {
+        let parts = text.split(',').flat_map(|part| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            first.parse::<usize>().unwrap()..=last.parse().unwrap()
+        });
+        parts.collect()
+    };
+    let mut all: Vec<usize> = rows.iter().flat_map(|of| numbers(&of.ranks)).collect();
+    all.sort_unstable();
+    assert_eq!(all, (0..ranks).collect::<Vec<_>>(), "{rows:?}");
+    for kind in rows.iter().flat_map(|of| &of.kinds) {
+        assert_eq!(kind.planned_bytes, kind.used_bytes, "{}", kind.kind);
+    }
 }
 
 #[test]
@@ -36,6 +55,7 @@ fn every_topology_leaves_the_bytes_of_one_rank() {
             assert!(files(&theirs) == files(&whole), "{model} {name}: the product");
             let (ours, theirs) = (fixture.out("one"), fixture.out(name));
             assert!(checkpoints(&ours) == checkpoints(&theirs), "{model} {name}: checkpoints");
+            check_memory(&Record::read(&theirs).unwrap(), if name == "all" { 8 } else { 2 });
             assert_eq!(watch.saved.len(), 2, "the first rank is told");
         }
     }

@@ -29,7 +29,9 @@ fn a_finished_run_says_what_ran_and_is_sealed() {
     let layers: Vec<_> = record.adapters.iter().map(|of| (of.layer, of.modules.len())).collect();
     assert_eq!(layers, [(Some(0), 7), (Some(1), 7)]);
     assert_eq!((record.adapters[0].rank, record.adapters[0].scale), (16, 2.0));
-    for kind in &record.memory.kinds {
+    let [memory] = &record.memory.ranks[..] else { panic!("{:?}", record.memory) };
+    assert_eq!(memory.ranks, "0");
+    for kind in &memory.kinds {
         assert_eq!(kind.planned_bytes, kind.used_bytes, "{}", kind.kind);
     }
     let attention = record.arithmetic.kernels.iter().find(|of| of.op == "Attention").unwrap();
@@ -116,7 +118,7 @@ fn changed_weights_change_the_record() {
     let mut watch = Watch::default();
     fixture.run_in(&surroundings(), "other", "", false, nudge, &mut watch).unwrap();
     let other = Record::read(&fixture.out("other")).unwrap();
-    assert_ne!(other.identity.hashes["base weights"], base.identity.hashes["base weights"]);
+    assert_ne!(other.identity.hashes["base_weights"], base.identity.hashes["base_weights"]);
 }
 
 #[test]
@@ -257,7 +259,7 @@ fn held_out_samples_are_evaluated_and_change_no_bit_of_training() {
     plain.run("plain", "", false, &mut Watch::default()).unwrap();
     assert_eq!(fixture.steps("out"), plain.steps("plain"));
     let record = Record::read(&fixture.out("out")).unwrap();
-    assert!(record.identity.hashes.contains_key("evaluation data"));
+    assert!(record.identity.hashes.contains_key("evaluation_data"));
     assert_eq!(record.data.evaluation["samples"], 3);
 }
 

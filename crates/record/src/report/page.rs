@@ -8,7 +8,7 @@ use super::Columns;
 use super::plot::{Line, number, plot};
 use crate::gate::Verdict;
 use crate::git::Git;
-use crate::record::{Memory, PhaseBytes, Record, Standing, Status};
+use crate::record::{KindBytes, Memory, PhaseBytes, Record, Standing, Status};
 
 /// Plots of fields of `steps.jsonl`: field, title, unit. A field that no line has is left out.
 const PLOTS: [(&str, &str, &str); 11] = [
@@ -137,14 +137,27 @@ fn gates(html: &mut String, record: &Record) {
     html.push_str("</table>");
 }
 
-/// Bars by kind: planned as an outline, used as its filling.
+/// A table of each distinct rank, then the lease and the peak.
 fn memory(html: &mut String, memory: &Memory) {
-    let kinds: Vec<_> =
-        memory.kinds.iter().filter(|k| k.planned_bytes.max(k.used_bytes) > 0).collect();
+    html.push_str("<h2>Memory</h2>");
+    for of in &memory.ranks {
+        if memory.has_several_ranks() {
+            put(html, format_args!("<p>Each of ranks {}</p>", escaped(&of.ranks)));
+        }
+        kinds(html, &of.kinds);
+    }
+    phases(html, &memory.phases);
+    let lease = memory.lease_bytes.map(|lease| format!("lease {}", bytes(lease)));
+    let peak = memory.peak_resident_bytes.map(|peak| format!("peak resident {}", bytes(peak)));
+    let rest: Vec<String> = lease.into_iter().chain(peak).collect();
+    put(html, format_args!("<p>{}</p>", rest.join(" · ")));
+}
+
+/// Bars by kind: planned as an outline, used as its filling.
+fn kinds(html: &mut String, kinds: &[KindBytes]) {
+    let kinds: Vec<_> = kinds.iter().filter(|k| k.planned_bytes.max(k.used_bytes) > 0).collect();
     let most = kinds.iter().map(|k| k.planned_bytes.max(k.used_bytes)).max().unwrap_or(1) as f64;
-    html.push_str(
-        "<h2>Memory</h2><table><tr><th>kind</th><th>planned</th><th>used</th><th></th></tr>",
-    );
+    html.push_str("<table><tr><th>kind</th><th>planned</th><th>used</th><th></th></tr>");
     for kind in &kinds {
         let width = |bytes: usize| 100.0 * bytes as f64 / most;
         let agrees = if kind.planned_bytes == kind.used_bytes { "" } else { " failed" };
@@ -161,8 +174,7 @@ fn memory(html: &mut String, memory: &Memory) {
             ),
         );
     }
-    let sum =
-        |of: fn(&crate::record::KindBytes) -> usize| kinds.iter().map(|k| of(k)).sum::<usize>();
+    let sum = |of: fn(&KindBytes) -> usize| kinds.iter().map(|k| of(k)).sum::<usize>();
     put(
         html,
         format_args!(
@@ -171,11 +183,6 @@ fn memory(html: &mut String, memory: &Memory) {
             bytes(sum(|k| k.used_bytes)),
         ),
     );
-    let lease = memory.lease_bytes.map(|lease| format!("lease {}", bytes(lease)));
-    let peak = memory.peak_resident_bytes.map(|peak| format!("peak resident {}", bytes(peak)));
-    let rest: Vec<String> = lease.into_iter().chain(peak).collect();
-    put(html, format_args!("<p>{}</p>", rest.join(" · ")));
-    phases(html, &memory.phases);
 }
 
 /// What each rank held in each phase.
@@ -183,9 +190,7 @@ fn phases(html: &mut String, phases: &[PhaseBytes]) {
     if phases.is_empty() {
         return;
     }
-    html.push_str(
-        "<table><tr><th>rank</th><th>phase</th><th>planned</th><th>used</th></tr>",
-    );
+    html.push_str("<table><tr><th>rank</th><th>phase</th><th>planned</th><th>used</th></tr>");
     for of in phases {
         let agrees = if of.planned_bytes == of.used_bytes { "" } else { " failed" };
         put(

@@ -58,7 +58,7 @@ pub(crate) fn record() -> Record {
         trained_parameters: 10,
         data: DataRecord { samples: 3, tokens: 30, supervised: 12, ..DataRecord::default() },
         memory: Memory {
-            kinds: vec![KindBytes { kind: "weights".into(), planned_bytes: 64, used_bytes: 64 }],
+            ranks: vec![ranks("0", 64)],
             phases: Vec::new(),
             lease_bytes: Some(128),
             peak_resident_bytes: Some(1 << 20),
@@ -69,6 +69,12 @@ pub(crate) fn record() -> Record {
         ],
         tensors: vec![TensorsAt { step: 0, sha256: "00".into() }],
     }
+}
+
+/// Memory of ranks that hold nothing but weights.
+pub(crate) fn ranks(ranks: &str, bytes: usize) -> RankMemory {
+    let kinds = vec![KindBytes { kind: "weights".into(), planned_bytes: bytes, used_bytes: bytes }];
+    RankMemory { ranks: ranks.into(), kinds }
 }
 
 pub(crate) fn setting(key: &str, value: Value) -> Setting {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use engine::{AdapterSource, Engine, Phase};
 use formats::Checkpoint;
-use record::{PhaseBytes, Status};
+use record::{KindBytes, PhaseBytes, Status};
 use rollout::Since;
 use serde::{Deserialize, Serialize};
 use text::Tokenizer;
@@ -109,8 +109,6 @@ struct Kept {
     recorder: Recorder,
     /// Open once the run is under way.
     files: Option<Files>,
-    /// Bytes of every rank's phases, as last gathered.
-    phases: Vec<PhaseBytes>,
 }
 
 impl Run<'_, '_> {
@@ -122,7 +120,7 @@ impl Run<'_, '_> {
         let folder = &self.resolved.train.out.value;
         let begun = self.engines.served(|trainer| {
             let recorder = Recorder::create(folder, self.record(trainer)?, self.surroundings);
-            Ok((recorder.map_err(RlError::folder)?, 0))
+            Ok((recorder?, 0))
         })?;
         self.under_way(begun, observer)
     }
@@ -136,9 +134,8 @@ impl Run<'_, '_> {
     pub fn resume(&mut self, observer: &mut dyn Observer) -> Result<Outcome, RlError> {
         let folder = &self.resolved.train.out.value;
         let begun = self.engines.served(|trainer| {
-            let now = self.record(trainer)?;
-            let resumed = Recorder::resume(folder, now, self.surroundings, &self.product());
-            resumed.map_err(RlError::folder)
+            let now = || self.record(trainer);
+            Recorder::resume::<RlError>(folder, now, self.surroundings, &self.product())
         })?;
         self.under_way(begun, observer)
     }
@@ -160,7 +157,7 @@ impl Run<'_, '_> {
     ) -> Result<Outcome, RlError> {
         self.engines.all().for_each(Engine::forget_kernels);
         let done = begun.as_ref().map_or(0, |(_, done)| *done);
-        let keep = |(recorder, _)| Kept { recorder, files: None, phases: Vec::new() };
+        let keep = |(recorder, _)| Kept { recorder, files: None };
         let mut kept = begun.map(keep);
         let outcome = self.work(&mut kept, done, observer);
         let concluded = kept.map_or(Ok(()), |kept| self.conclude(kept, &outcome));
@@ -171,7 +168,7 @@ impl Run<'_, '_> {
     }
 
     fn conclude(&self, kept: Kept, outcome: &Result<Outcome, RlError>) -> Result<(), RlError> {
-        let Kept { mut recorder, phases, .. } = kept;
+        let Kept { mut recorder, .. } = kept;
         let status = match outcome {
             Ok(Outcome::Finished { product }) => Status::Finished {
                 step: self.resolved.steps(),
@@ -184,9 +181,8 @@ impl Run<'_, '_> {
                 error.status()
             }
         };
-        let mut ran = self.engines.ran();
-        ran.memory.phases = phases;
-        Ok(recorder.conclude(ran, status, self.surroundings.signing_key.as_deref())?)
+        let key = self.surroundings.signing_key.as_deref();
+        Ok(recorder.conclude(self.engines.kernels(), status, key)?)
     }
 
     fn work(
@@ -200,8 +196,8 @@ impl Run<'_, '_> {
         let train = &self.resolved.train;
         if let (Some(kept), Some(trainer)) = (&mut *kept, &self.engines.trainer) {
             let (folder, keep) = (kept.recorder.folder(), train.keep_checkpoints.value);
-            Space::of(trainer).check(folder, keep).map_err(RlError::folder)?;
-            kept.files = Some(Files::open(folder, done, trainer, keep).map_err(RlError::folder)?);
+            Space::of(trainer).check(folder, keep)?;
+            kept.files = Some(Files::open(folder, done, trainer, keep)?);
             store::create(folder)?;
             if let Some(roller) = &self.engines.roller {
                 kept.recorder.also_runs(roller);
@@ -241,7 +237,7 @@ impl Run<'_, '_> {
         }
         let checkpoint = train::checkpoint_at(&self.resolved.train.out.value, done);
         let progress = train::load_checkpoint(&checkpoint, trainer, done);
-        Ok(Progress { step: done, ..progress.map_err(RlError::folder)? })
+        Ok(Progress { step: done, ..progress? })
     }
 
     /// Passes weights to the rollout side; their fingerprint.
@@ -285,20 +281,20 @@ impl Run<'_, '_> {
 
     /// Writes the record as things stand, with every rank's memory.
     fn write_record(&mut self, kept: &mut Option<Kept>) -> Result<(), RlError> {
-        let mine = serde_json::to_vec(&self.engines.phases())
-            .map_err(|error| RlError::Message(error.to_string()))?;
-        let all = self.engines.gather("bytes of phases", mine)?;
-        let Some(kept) = kept else { return Ok(()) };
-        kept.phases.clear();
+        let unread = |error: serde_json::Error| RlError::Message(error.to_string());
+        let mine = serde_json::to_vec(&(self.engines.kinds(), self.engines.phases()));
+        let all = self.engines.gather("bytes held", mine.map_err(unread)?)?;
+        let Some(Kept { recorder, .. }) = kept else { return Ok(()) };
+        let (mut kinds, mut phases) = (Vec::new(), Vec::new());
         for bytes in &all {
-            let phases: Vec<PhaseBytes> = serde_json::from_slice(bytes)
-                .map_err(|error| RlError::Message(error.to_string()))?;
-            kept.phases.extend(phases);
+            let (of_kinds, of_phases): (Vec<KindBytes>, Vec<PhaseBytes>) =
+                serde_json::from_slice(bytes).map_err(unread)?;
+            kinds.push(of_kinds);
+            phases.extend(of_phases);
         }
-        kept.recorder.gate(gates::memory(&kept.phases))?;
-        let mut ran = self.engines.ran();
-        ran.memory.phases.clone_from(&kept.phases);
-        Ok(kept.recorder.write(ran)?)
+        recorder.gate(gates::memory(&phases))?;
+        recorder.holds(train::contents::distinct(kinds), phases);
+        Ok(recorder.write(self.engines.kernels())?)
     }
 
     /// The run's folder.

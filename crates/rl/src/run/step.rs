@@ -64,8 +64,7 @@ impl Run<'_, '_> {
         event: &RlEvent,
     ) -> Result<(), RlError> {
         let (step, save_every) = (event.step, self.resolved.train.save_every.value);
-        let due =
-            progress.updates == 0 || step.is_multiple_of(save_every) || step == event.steps;
+        let due = progress.updates == 0 || step.is_multiple_of(save_every) || step == event.steps;
         if !due || event.updates == 0 {
             return Ok(());
         }
@@ -159,7 +158,7 @@ impl Run<'_, '_> {
             seconds: begin.elapsed().as_secs_f64(),
         };
         if let Some(files) = kept.as_mut().and_then(|kept| kept.files.as_mut()) {
-            files.evaluation(&event).map_err(RlError::folder)?;
+            files.evaluation(&event)?;
             observer.evaluated(&event);
         }
         Ok(())

@@ -46,7 +46,7 @@ impl Run<'_, '_> {
             }
         }
         if let Some(files) = kept.as_ref().and_then(|kept| kept.files.as_ref()) {
-            files.sync().map_err(RlError::folder)?;
+            files.sync()?;
         }
         self.write_record(kept)?;
         Ok(false)
@@ -68,7 +68,7 @@ impl Run<'_, '_> {
         let Some(kept) = kept else { return Ok(()) };
         store::write(self.folder(), record)?;
         if let Some(files) = &mut kept.files {
-            files.step(event).map_err(RlError::folder)?;
+            files.step(event)?;
         }
         kept.recorder.tick();
         for gate in gates::of_step(event, progress, self.resolved.is_online()) {
@@ -87,7 +87,8 @@ impl Run<'_, '_> {
             let Some(Kept { recorder, files: Some(files), .. }) = kept else { return Ok(None) };
             let step = progress.step;
             if progress.updates > 0 {
-                recorder.gate(train::gates::adapters(trainer).map_err(RlError::served)?.at(step))?;
+                recorder
+                    .gate(train::gates::adapters(trainer).map_err(RlError::served)?.at(step))?;
             }
             recorder.tensors(trainer, step, progress.updates)?;
             Ok(Some(files.save(recorder, trainer, step, progress)?))

@@ -12,15 +12,22 @@ struct Checked {
     /// Whether nothing failed.
     ready: bool,
     checks: Vec<Gate>,
-    /// Seconds that the checks took, weights and data loaded.
+    /// Seconds that loading the weights and the checks took.
     seconds: f64,
 }
 
 pub(crate) fn run(args: train::Args) -> Result<()> {
-    let prepared = train::prepare(&args, args.json)?;
-    let mut engine = prepared.engine(args.json)?;
+    let quiet = args.json || fabric::launched().is_some_and(|launched| launched.rank > 0);
+    let prepared = train::prepare(&args, quiet)?;
     let begin = std::time::Instant::now();
-    let checks = checks::run(&prepared, &mut engine, args.checks)?;
+    let mut ranks = prepared.on_ranks(quiet, |rank, engine| {
+        if rank == 0 {
+            return checks::run(&prepared, engine, args.checks).map(Some);
+        }
+        checks::trial(&prepared, engine, args.checks).map(|_| None)
+    })?;
+    // Of a launcher's processes the first one reports.
+    let Some(checks) = ranks.swap_remove(0) else { return Ok(()) };
     let refusal = checks::refuse_failed(&checks);
     let seconds = begin.elapsed().as_secs_f64();
     let checked = Checked { ready: refusal.is_ok(), checks, seconds };

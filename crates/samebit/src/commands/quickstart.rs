@@ -106,7 +106,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     // Who tries samebit for the first time may well have changed something; the record keeps the patch.
     let surroundings =
         tuning.checked(&mut engine, checks::Options { allow_dirty: true, smoke: false })?;
-    let mut bar = Bar::new(quiet)?;
+    let mut bar = Bar::new(quiet, false)?;
     let mut run = tuning.run(&mut engine, &surroundings, &[]);
     let product = match run.start(&mut bar)? {
         Outcome::Finished { product } => product,

@@ -28,6 +28,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Result<()> {
     let folder = std::path::absolute(&args.run)?;
+    let source = resumed::source(&args.source)?;
     let record = resumed::of_kind(&folder, RlSettings::KIND)?;
     let step = rl::read_step(&folder, args.step)?;
     let method = rl::recorded_method(&record).with_context(|| {
@@ -37,11 +38,10 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if !args.no_model && replay::has_weights(&folder, args.step) {
         let requested = resumed::recorded_settings::<RlSettings>(&record, &folder)?;
         let reference = requested.settings.train.model.clone().context("the run has no model")?;
-        let model = model::open(&reference, &args.source, args.json)?;
+        let model = model::open(&reference, &source, args.json)?;
         let learning = Learning::new(requested, model)?;
         let mut engine = learning.scorer(args.json)?;
-        found.log_probs =
-            Some(replay::log_probs(&folder, &learning.resolved, &step, &mut engine)?);
+        found.log_probs = Some(replay::log_probs(&folder, &learning.resolved, &step, &mut engine)?);
     }
     output::report(args.json, &found, text)?;
     if !found.same() {

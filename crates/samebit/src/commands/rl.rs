@@ -25,8 +25,8 @@ pub(crate) struct Args {
     settings: RlSettings,
     /// Go on from the newest checkpoint of a run: RUN alone is enough, its record has the settings; without RUN, the one in
     /// --out
-    #[arg(long, value_name = "RUN", num_args = 0..=1, default_missing_value = "")]
-    resume: Option<PathBuf>,
+    #[arg(long, value_name = "RUN", num_args = 0..=1)]
+    resume: Option<Option<PathBuf>>,
     /// Resume although these changed: settings, or what the refusal names (data, template, grader, binary, …)
     #[arg(long, value_name = "WHAT,...", value_delimiter = ',', requires = "resume")]
     allow_changed: Vec<String>,
@@ -65,18 +65,21 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if args.schema {
         return output::report(true, &schemars::schema_for!(RlSettings), |_| String::new());
     }
-    let (resume, config) = (args.resume.as_deref(), args.config.as_deref());
-    let requested = resumed::requested(resume, config, &args.settings)?;
+    // A resumed run goes to where it was begun; what this command names is where it is given.
+    let signing_key = resumed::signing_key(args.sign_key.as_deref())?;
+    let source = resumed::source(&args.source)?;
+    let resume = args.resume.as_ref().and_then(Option::as_deref);
+    let requested = resumed::requested(resume, args.config.as_deref(), &args.settings)?;
     let reference = requested.settings.train.model.clone();
     let reference = reference.context("no model: give --model, or `model` in the settings file")?;
-    let model = model::open(&reference, &args.source, args.json)?;
+    let model = model::open(&reference, &source, args.json)?;
     let learning = Learning::new(requested, model)?;
     if args.plan {
         return output::report(args.json, &learning.plan, Plan::text);
     }
     let mut surroundings = learning.surroundings(args.allow_dirty)?;
     surroundings.allow_changed = args.allow_changed;
-    surroundings.signing_key = resumed::signing_key(args.sign_key.as_deref())?;
+    surroundings.signing_key = signing_key;
     if !args.json {
         eprint!("{}", learning.summary());
     }

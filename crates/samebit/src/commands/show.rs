@@ -212,24 +212,31 @@ pub(crate) fn gates(gates: &[record::Gate]) -> String {
     text
 }
 
+/// A table of each distinct rank's bytes, headed by its ranks where there are several.
 fn memory(record: &Record) -> String {
-    let mut table = Table::new(&["kind", "planned", "used", "bytes"]);
-    let used = record.memory.kinds.iter().filter(|kind| kind.planned_bytes + kind.used_bytes > 0);
-    for kind in used {
-        table.row([
-            kind.kind.clone(),
-            Bytes(kind.planned_bytes).to_string(),
-            Bytes(kind.used_bytes).to_string(),
-            thousands(kind.used_bytes),
-        ]);
+    let memory = &record.memory;
+    let mut text = String::new();
+    for of in &memory.ranks {
+        if memory.has_several_ranks() {
+            text += &format!("  each of ranks {}\n", of.ranks);
+        }
+        let mut table = Table::new(&["kind", "planned", "used", "bytes"]);
+        for kind in of.kinds.iter().filter(|kind| kind.planned_bytes + kind.used_bytes > 0) {
+            table.row([
+                kind.kind.clone(),
+                Bytes(kind.planned_bytes).to_string(),
+                Bytes(kind.used_bytes).to_string(),
+                thousands(kind.used_bytes),
+            ]);
+        }
+        text += &table.text();
     }
-    if let Some(peak) = record.memory.peak_resident_bytes {
-        table.row(["peak resident".into(), "".into(), Bytes(peak).to_string(), thousands(peak)]);
+    if let Some(peak) = memory.peak_resident_bytes {
+        text += &format!("  peak resident {} ({})\n", Bytes(peak), thousands(peak));
     }
-    let mut text = table.text();
-    if !record.memory.phases.is_empty() {
+    if !memory.phases.is_empty() {
         let mut table = Table::new(&["rank and phase", "planned", "used", "bytes"]);
-        for of in &record.memory.phases {
+        for of in &memory.phases {
             table.row([
                 format!("{} {}", of.rank, of.phase),
                 Bytes(of.planned_bytes).to_string(),

@@ -6,11 +6,9 @@ use crate::model::Source;
 use crate::output;
 use crate::resumed;
 use crate::tuning::{self, Bar, MemoryReport, Tuning};
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use data::CacheOutcome;
-use engine::{Exchange, Job};
-use fabric::{Cause, RunError, Seat, World};
-use program::Topology;
+use engine::{Engine, Job};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -26,8 +24,8 @@ pub(crate) struct Args {
     settings: Settings,
     /// Go on from the newest checkpoint of a run: RUN alone is enough, its record has the settings; without RUN, the one in
     /// --out
-    #[arg(long, value_name = "RUN", num_args = 0..=1, default_missing_value = "")]
-    resume: Option<PathBuf>,
+    #[arg(long, value_name = "RUN", num_args = 0..=1)]
+    resume: Option<Option<PathBuf>>,
     /// Resume although these changed: settings, or what the refusal names (data, template, binary, …)
     #[arg(long, value_name = "WHAT,...", value_delimiter = ',', requires = "resume")]
     allow_changed: Vec<String>,
@@ -48,18 +46,23 @@ pub(crate) struct Args {
 
 /// Settings, model, data and plan of a run, and what its record is to say.
 pub(crate) fn prepare(args: &Args, quiet: bool) -> Result<Tuning> {
-    let (resume, config) = (args.resume.as_deref(), args.config.as_deref());
-    let requested = resumed::requested(resume, config, &args.settings)?;
-    let mut tuning = tuning::prepare(requested, &args.source, Job::default(), quiet)?;
+    // A resumed run goes to where it was begun; what this command names is where it is given.
+    let signing_key = resumed::signing_key(args.sign_key.as_deref())?;
+    let source = resumed::source(&args.source)?;
+    let resume = args.resume.as_ref().and_then(Option::as_deref);
+    let requested = resumed::requested(resume, args.config.as_deref(), &args.settings)?;
+    let mut tuning = tuning::prepare(requested, &source, Job::default(), quiet)?;
     let surroundings = &mut tuning.surroundings;
     surroundings.allow_changed = args.allow_changed.clone();
-    surroundings.signing_key = resumed::signing_key(args.sign_key.as_deref())?;
+    surroundings.signing_key = signing_key;
     Ok(tuning)
 }
 
 /// The report.
 #[derive(Serialize)]
 struct Trained {
+    /// `finished` or `stopped`.
+    status: &'static str,
     out: PathBuf,
     /// Adapter or model folder; null when the run was stopped.
     product: Option<PathBuf>,
@@ -84,22 +87,20 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let companions = crate::commands::merge::companions(&tuning.model)?;
     let extra: Vec<(&str, &[u8])> =
         companions.iter().map(|(n, bytes)| (n.as_str(), bytes.as_slice())).collect();
-    let bar = Mutex::new(Some(Bar::new(quiet)?));
-    let topology = tuning.resolved.topology();
-    let rank = |seat: &mut Seat<'_>| {
+    let bar = Mutex::new(Some(Bar::new(quiet, args.resume.is_some())?));
+    let rank = |index: usize, engine: &mut Engine<'_>| {
         // The first rank alone tells people.
-        let lead = |_: &mut Bar| seat.index() == 0;
+        let lead = |_: &mut Bar| index == 0;
         let bar = bar.lock().unwrap_or_else(PoisonError::into_inner).take_if(lead);
-        let exchange = seat.member(0).map(|member| Box::new(member) as Box<dyn Exchange>);
-        let mut engine = tuning.rank_engine(seat.index(), exchange, quiet)?;
         let led = match bar {
             None => {
-                tuning.run(&mut engine, &tuning.surroundings, &extra).follow()?;
+                checks::trial(&tuning, engine, args.checks)?;
+                tuning.run(engine, &tuning.surroundings, &extra).follow()?;
                 None
             }
             Some(mut bar) => {
-                let surroundings = tuning.checked(&mut engine, args.checks)?;
-                let mut run = tuning.run(&mut engine, &surroundings, &extra);
+                let surroundings = tuning.checked(engine, args.checks)?;
+                let mut run = tuning.run(engine, &surroundings, &extra);
                 let outcome = match args.resume {
                     Some(_) => run.resume(&mut bar)?,
                     None => run.start(&mut bar)?,
@@ -107,14 +108,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
                 Some((outcome, bar.steps))
             }
         };
-        anyhow::Ok((led, engine.ledger().total()))
+        Ok((led, engine.ledger().total()))
     };
-    let world = World::new(&[topology]);
-    let ranks = match launched {
-        None => world.run(rank),
-        Some(_) => world.run_process(rank).map(|mine| vec![mine]),
-    };
-    let mut ranks = ranks.map_err(|error| of_ranks(error, &topology))?;
+    let mut ranks = tuning.on_ranks(quiet, rank)?;
     let allocated = ranks.iter().map(|(_, bytes)| bytes).sum();
     // Of a launcher's processes the first one reports, for itself.
     let Some((outcome, steps)) = ranks.swap_remove(0).0 else { return Ok(()) };
@@ -127,6 +123,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Outcome::Stopped { checkpoint, .. } => (None, Some(checkpoint)),
     };
     let report = Trained {
+        status: if product.is_some() { "finished" } else { "stopped" },
         out: tuning.resolved.out.value.clone(),
         product,
         checkpoint,
@@ -137,27 +134,18 @@ pub(crate) fn run(args: Args) -> Result<()> {
     output::report(args.json, &report, text)?;
     match &report.checkpoint {
         None => Ok(()),
-        Some(checkpoint) => {
-            bail!("stopped before its end; go on from {} with --resume", checkpoint.display())
-        }
-    }
-}
-
-/// The failure of the first rank to fail; which one it was is told where there are several.
-fn of_ranks(error: RunError<anyhow::Error>, topology: &Topology) -> anyhow::Error {
-    match error.cause {
-        Cause::Error(cause) if topology.ranks() == 1 => cause,
-        Cause::Error(cause) => {
-            cause.context(format!("rank {} failed at {}", error.rank, error.operation))
-        }
-        cause => anyhow!("rank {} failed at {}: {cause}", error.rank, error.operation),
+        Some(checkpoint) => bail!(
+            "stopped before its end, after {}; go on with samebit train --resume {}",
+            checkpoint.display(),
+            report.out.display()
+        ),
     }
 }
 
 fn text(report: &Trained) -> String {
     let end = match &report.product {
-        Some(product) => format!("finished: {}", product.display()),
-        _ => "stopped".to_string(),
+        Some(product) => format!("{}: {}", report.status, product.display()),
+        None => report.status.to_owned(),
     };
     format!("{}\n{}{end}\n", tuning::steps_text(&report.steps), report.memory.text())
 }

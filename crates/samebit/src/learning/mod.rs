@@ -128,7 +128,7 @@ impl Learning {
         }
         let stops = self.model.stops(&self.tokenizer);
         let stops = stops.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>();
-        hashes.insert("end tokens".into(), blake3::hash(&stops).to_hex().to_string());
+        hashes.insert("end_tokens".into(), blake3::hash(&stops).to_hex().to_string());
         Ok(Surroundings { device: self.device.describe(), hashes, checks, ..current })
     }
 
@@ -273,7 +273,9 @@ impl Learning {
             .map_err(|error| match error.cause {
                 // What the lead rank says is what the record says; which rank it was adds nothing.
                 Cause::Error(cause) if error.rank == 0 => cause,
-                cause => anyhow::anyhow!("rank {} failed at {}: {cause}", error.rank, error.operation),
+                cause => {
+                    anyhow::anyhow!("rank {} failed at {}: {cause}", error.rank, error.operation)
+                }
             })?;
         outcomes.into_iter().next().context("no rank ran")
     }

@@ -63,7 +63,11 @@ struct Row {
 }
 
 impl RankPlan {
-    fn new(trainer: Option<Blueprint>, roller: Option<Blueprint>, phases: Option<Phases>) -> RankPlan {
+    fn new(
+        trainer: Option<Blueprint>,
+        roller: Option<Blueprint>,
+        phases: Option<Phases>,
+    ) -> RankPlan {
         let alone = trainer.as_ref().map_or(0, |trainer| trainer.ledger.total());
         let row = |phases: &Phases, phase: Phase| {
             let ledger = phases.ledger(phase);
@@ -74,7 +78,8 @@ impl RankPlan {
                 total_bytes: ledger.total(),
             }
         };
-        let rows = phases.as_ref().map(|phases| Phase::ALL.map(|phase| row(phases, phase)).to_vec());
+        let rows =
+            phases.as_ref().map(|phases| Phase::ALL.map(|phase| row(phases, phase)).to_vec());
         let peak_bytes = phases.map_or(alone, |phases| phases.peak());
         RankPlan { trainer, roller, phases, peak_bytes, rows: rows.unwrap_or_default() }
     }
@@ -140,8 +145,15 @@ impl Plan {
             }
             let peak_bytes = ranks.iter().map(|rank| rank.peak_bytes).sum();
             let keep = job.train.map_or(String::new(), |train| train.keep.to_string());
-            let plan =
-                Plan { keep, lease_bytes, one_engine, keeps_weights, peak_bytes, ranks, trainer: job };
+            let plan = Plan {
+                keep,
+                lease_bytes,
+                one_engine,
+                keeps_weights,
+                peak_bytes,
+                ranks,
+                trainer: job,
+            };
             device::check_available(&plan.ledger())?;
             return Ok(plan);
         }
@@ -170,7 +182,8 @@ impl Plan {
         };
         let mut text = format!("plan: {}{of_ranks} ({keep})\n", Bytes(*peak_bytes));
         if *one_engine {
-            return text + "phases: one engine trains and generates, in the same memory all the time\n";
+            return text
+                + "phases: one engine trains and generates, in the same memory all the time\n";
         }
         for (index, rank) in ranks.iter().enumerate() {
             let row = |row: &Row| {
@@ -234,8 +247,10 @@ impl Planner<'_> {
         (0..world)
             .map(|_| {
                 let (trainer, roller) = (trainers.next(), rollers.next());
-                let ledger = |of: &Option<Blueprint>| of.as_ref().map_or(Ledger::default(), |b| b.ledger);
-                let phases = two.then(|| Phases::new(&ledger(&trainer), &ledger(&roller), keeps_weights));
+                let ledger =
+                    |of: &Option<Blueprint>| of.as_ref().map_or(Ledger::default(), |b| b.ledger);
+                let phases =
+                    two.then(|| Phases::new(&ledger(&trainer), &ledger(&roller), keeps_weights));
                 RankPlan::new(trainer, roller, phases)
             })
             .collect()

@@ -80,6 +80,13 @@ pub fn samebit<S: AsRef<OsStr>>(args: &[S]) -> Ended {
     ended(command.args(args).env("SAMEBIT_CACHE", cache.path()).current_dir(cache.path()))
 }
 
+/// Runs `samebit` in a folder, with a cache folder of its own.
+pub fn samebit_in<S: AsRef<OsStr>>(folder: &Path, args: &[S]) -> Ended {
+    let cache = tempfile::tempdir().unwrap();
+    let command = &mut Command::new(env!("CARGO_BIN_EXE_samebit"));
+    ended(command.args(args).env("SAMEBIT_CACHE", cache.path()).current_dir(folder))
+}
+
 /// Runs `samebit` with the user's cache folder, where a downloaded model may be.
 pub fn samebit_with_cache<S: AsRef<OsStr>>(args: &[S]) -> Ended {
     let command = &mut Command::new(env!("CARGO_BIN_EXE_samebit"));
@@ -114,6 +121,37 @@ impl Bench {
         bench.write_json("model/tokenizer_config.json", &json!({"eos_token": "<|im_end|>"}));
         bench.write("model/chat_template.jinja", TEMPLATE);
         bench
+    }
+
+    /// A golden model with data to train on, `data.jsonl`.
+    pub fn trainable(model: &str) -> Bench {
+        let bench = Bench::with_model(model);
+        bench.write("data.jsonl", chats());
+        bench
+    }
+
+    /// The arguments of `samebit train` on the model and `data.jsonl` into a folder, with `more`: a later value replaces an
+    /// earlier one of the same flag.
+    pub fn train_args(&self, out: &str, more: &[&str]) -> Vec<String> {
+        let (model, data, out) = (self.model(), self.arg("data.jsonl"), self.arg(out));
+        let fixed = ["train", "--json", "--model", &model, "--data", &data, "--out", &out];
+        let mut args: Vec<String> = fixed.map(String::from).to_vec();
+        let mut more = more.iter().peekable();
+        while let Some(flag) = more.next() {
+            let value = more.next_if(|next| !next.starts_with("--"));
+            match (args.iter().position(|arg| arg == flag), value) {
+                (Some(at), Some(value)) => args[at + 1] = (*value).to_owned(),
+                (_, value) => {
+                    args.extend([*flag].into_iter().chain(value.copied()).map(String::from))
+                }
+            }
+        }
+        args
+    }
+
+    /// Runs them.
+    pub fn train(&self, out: &str, more: &[&str]) -> Ended {
+        samebit(&self.train_args(out, more))
     }
 
     /// Makes the tokenizer byte-level, as GGUF describes them, with a token for every row of the embedding.

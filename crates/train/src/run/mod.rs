@@ -11,7 +11,7 @@ use formats::Checkpoint;
 use record::{Reading, Status};
 
 use self::follow::Action;
-use crate::contents::{self, Ran};
+use crate::contents;
 use crate::error::TrainError;
 use crate::evaluation::Evaluations;
 use crate::observer::Observer;
@@ -108,9 +108,10 @@ impl Run<'_, '_> {
     fn go_on(&mut self, observer: &mut dyn Observer) -> Result<Outcome, TrainError> {
         let mut schedule = self.schedule()?;
         let folder = self.resolved.out.value.clone();
-        let now = contents::record(self, &mut schedule)?;
         let product = product::path(&folder, self.resolved.lora().is_some());
-        let (recorder, done) = Recorder::resume(&folder, now, self.surroundings, &product)?;
+        let now = || contents::record(self, &mut schedule);
+        let (recorder, done) =
+            Recorder::resume::<TrainError>(&folder, now, self.surroundings, &product)?;
         self.under_way(&folder, recorder, schedule, done, observer)
     }
 
@@ -136,7 +137,7 @@ impl Run<'_, '_> {
             Err(error) => error.status(),
         };
         let key = self.surroundings.signing_key.as_deref();
-        let concluded = recorder.conclude(Ran::of(self.engine), status, key);
+        let concluded = recorder.conclude(contents::kernels(self.engine), status, key);
         // What went wrong first is what is told.
         let end = end?;
         concluded?;
@@ -222,6 +223,7 @@ impl Run<'_, '_> {
         recorder.tensors(self.engine, step, step as u64)?;
         recorder.frozen(self.engine, step)?;
         let lora = self.resolved.lora();
+        recorder.memory(self.engine)?;
         let product = product::path(folder, lora.is_some());
         match lora {
             Some(spec) => {

@@ -11,7 +11,7 @@ use record::Reading;
 use super::follow::Action;
 use super::{Due, End, Run};
 use crate::batch::{StepBatches, origin_of_row, sum_active};
-use crate::contents::Ran;
+use crate::contents;
 use crate::error::{TrainError, of_ranks};
 use crate::evaluation::{EvalEvent, Evaluations, evaluate};
 use crate::gates::{self, LossBounds};
@@ -52,7 +52,7 @@ impl Run<'_, '_> {
             recorder.tick();
             if done == 1 {
                 self.gate(recorder, done)?;
-                recorder.write(Ran::of(self.engine))?;
+                recorder.write(contents::kernels(self.engine))?;
             }
             if self.is_evaluated(done, steps) {
                 let event = self.evaluate(&mut evaluations, done)?;
@@ -108,7 +108,8 @@ impl Run<'_, '_> {
         self.gate(recorder, step)?;
         recorder.tensors(self.engine, step, step as u64)?;
         let checkpoint = files.save(recorder, self.engine, step, &evaluations)?;
-        recorder.write(Ran::of(self.engine))?;
+        recorder.memory(self.engine)?;
+        recorder.write(contents::kernels(self.engine))?;
         Ok(checkpoint)
     }
 

@@ -21,7 +21,9 @@ pub enum RunError {
         source: std::io::Error,
     },
     /// There is a run in the folder.
-    #[error("{} already holds a run; resume it, or choose another folder", path.display())]
+    #[error(
+        "{0} already holds a run; go on with it (--resume {0}), or choose another folder", path.display()
+    )]
     RunExists {
         /// The folder.
         path: PathBuf,
@@ -64,6 +66,19 @@ pub enum RunError {
         path: PathBuf,
         /// What changed.
         changes: Vec<Change>,
+    },
+    /// Something is let pass that no run has.
+    #[error(
+        "--allow-changed {key}: nothing of a run is called so{}; known are {known}",
+        nearest.as_ref().map_or(String::new(), |n| format!(" (did you mean `{n}`?)"))
+    )]
+    UnknownChange {
+        /// What was let pass.
+        key: String,
+        /// The nearest that there is.
+        nearest: Option<String>,
+        /// Everything that there is.
+        known: String,
     },
     /// A checkpoint's bytes are not those that were written.
     #[error(

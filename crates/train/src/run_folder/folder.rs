@@ -4,7 +4,7 @@ use std::fs::{self, File, TryLockError};
 use std::path::Path;
 
 use record::durable::{self, WRITING};
-use record::{Change, Identity, LOCK_FILE, PATCH_FILE, RECORD_FILE, Reserve};
+use record::{Change, Identity, LOCK_FILE, PATCH_FILE, RECORD_FILE, Reserve, SETTINGS};
 
 use super::error::{RunError, io};
 
@@ -74,13 +74,23 @@ pub(crate) fn lock(folder: &Path) -> Result<File, RunError> {
     }
 }
 
-/// What changed since a run began; an error for a change that is not allowed.
+/// What changed since a run began; an error for a change that is not allowed, and for an allowance that no run knows.
 pub(crate) fn verify(
     folder: &Path,
     was: &Identity,
     now: &Identity,
     allowed: &[String],
 ) -> Result<Vec<Change>, RunError> {
+    let mut known: Vec<&str> = was.keys().chain(now.keys()).chain([SETTINGS]).collect();
+    known.sort_unstable();
+    known.dedup();
+    if let Some(unknown) = allowed.iter().find(|key| !known.contains(&key.as_str())) {
+        return Err(RunError::UnknownChange {
+            key: unknown.clone(),
+            nearest: families::nearest(unknown, known.iter().copied()).map(str::to_owned),
+            known: known.join(", "),
+        });
+    }
     let changes = was.changes(now);
     let refused: Vec<Change> =
         changes.iter().filter(|change| !change.allowed_by(allowed)).cloned().collect();

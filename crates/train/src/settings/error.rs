@@ -50,7 +50,13 @@ pub enum SettingsError {
         reason: String,
     },
     /// A key that there is not.
-    #[error("{}: unknown key `{key}`{}", path.display(), nearest.as_ref().map_or(String::new(), |n| format!("; did you mean `{n}`?")))]
+    #[error(
+        "{}: unknown key `{key}`; {}", path.display(),
+        nearest.as_ref().map_or_else(
+            || "--schema prints every key that there is".to_owned(),
+            |nearest| format!("did you mean `{nearest}`?")
+        )
+    )]
     UnknownKey {
         /// The file.
         path: PathBuf,
@@ -60,8 +66,10 @@ pub enum SettingsError {
         nearest: Option<String>,
     },
     /// A setting that no file could hold: a path that is not UTF-8, a number over 2^63 - 1.
-    #[error("a setting ({from}) cannot be recorded: {reason}")]
+    #[error("`{key}` ({from}) cannot be recorded: {reason}")]
     Unwritable {
+        /// The key; `?` where it cannot be told.
+        key: String,
         /// Where it was given.
         from: String,
         /// Why.

@@ -120,7 +120,7 @@ pub struct Settings {
     #[arg(long)]
     pub rank: Option<usize>,
     /// LoRA: the scale is alpha / rank
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     pub alpha: Option<f64>,
     /// LoRA: scale by alpha / sqrt(rank) instead
     #[arg(long)]
@@ -129,7 +129,7 @@ pub struct Settings {
     #[arg(long, value_delimiter = ',')]
     pub targets: Option<Vec<String>>,
     /// The peak learning rate
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     pub lr: Option<f64>,
     /// How the learning rate falls after the warm-up
     #[arg(long)]
@@ -138,7 +138,7 @@ pub struct Settings {
     #[arg(long)]
     pub warmup_steps: Option<usize>,
     /// The same as a part of all steps
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     pub warmup_ratio: Option<f64>,
     /// Passes over the data
     #[arg(long)]
@@ -171,19 +171,19 @@ pub struct Settings {
     #[arg(long)]
     pub encode_cache_limit: Option<Size>,
     /// Decoupled weight decay
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     pub weight_decay: Option<f64>,
     /// AdamW: decay of the first moment
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     pub beta1: Option<f64>,
     /// AdamW: decay of the second moment
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     pub beta2: Option<f64>,
     /// AdamW: added to the root of the second moment
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     pub eps: Option<f64>,
     /// Gradients with a larger norm are scaled down to it; 0 for no limit
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     pub max_grad_norm: Option<f64>,
     /// Seed of initial values and of the order of data
     #[arg(long)]
@@ -192,7 +192,7 @@ pub struct Settings {
     #[arg(long)]
     pub save_every: Option<usize>,
     /// Minutes between checkpoints, besides those by steps
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     pub save_every_minutes: Option<f64>,
     /// Newest checkpoints that are kept
     #[arg(long)]
@@ -201,7 +201,7 @@ pub struct Settings {
     #[arg(long, value_delimiter = ',')]
     pub eval: Option<Vec<PathBuf>>,
     /// The part of the data to hold out instead, such as 0.05
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     pub eval_fraction: Option<f64>,
     /// Steps between evaluations
     #[arg(long)]
@@ -210,7 +210,7 @@ pub struct Settings {
     #[arg(long)]
     pub patience: Option<usize>,
     /// The loss, nats, over which the run fails; by default what the vocabulary implies
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     pub loss_limit: Option<f64>,
     /// The lease: most memory of each rank, such as 6GiB
     #[arg(long)]

@@ -147,28 +147,39 @@ impl<S: Serialize + DeserializeOwned + Default> Requested<S> {
         self,
         layers: impl IntoIterator<Item = (S, Source)>,
     ) -> Result<Requested<S>, SettingsError> {
-        let unwritable = |from: String, error: toml::ser::Error| SettingsError::Unwritable {
-            from,
-            reason: error.to_string(),
-        };
-        let mut joined =
-            Table::try_from(&self.settings).map_err(|error| unwritable("record".into(), error))?;
+        let mut joined = table(&self.settings, "record")?;
         let mut sources = self.sources;
         for (settings, source) in layers {
             // TOML, since unlike JSON it can write a NaN, which is refused later and must not vanish here.
-            let table = Table::try_from(&settings)
-                .map_err(|error| unwritable(source.to_string(), error))?;
-            for (key, value) in table {
+            for (key, value) in table(&settings, &source.to_string())? {
                 sources.insert(key.clone(), source.clone());
                 joined.insert(key, value);
             }
         }
         let settings = joined.try_into().map_err(|error| SettingsError::Unwritable {
+            key: "?".into(),
             from: "flag".into(),
             reason: toml::de::Error::to_string(&error),
         })?;
         Ok(Requested { settings, sources })
     }
+}
+
+/// Settings by key; `from` is for messages.
+fn table(settings: &impl Serialize, from: &str) -> Result<Table, SettingsError> {
+    Table::try_from(settings).map_err(|error| SettingsError::Unwritable {
+        key: unwritable(settings).unwrap_or_else(|| "?".into()),
+        from: from.to_owned(),
+        reason: error.to_string(),
+    })
+}
+
+/// The first setting that TOML cannot write.
+fn unwritable(settings: &impl Serialize) -> Option<String> {
+    let serde_json::Value::Object(map) = serde_json::to_value(settings).ok()? else { return None };
+    let cannot =
+        |value: &serde_json::Value| !value.is_null() && toml::Value::try_from(value).is_err();
+    map.into_iter().find(|(_, value)| cannot(value)).map(|(key, _)| key)
 }
 
 impl<S> Requested<S> {

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use arena::Executor;
 use data::{Corpus, Dataset, Encoder, Source, TooLong};
 use engine::{Blueprint, Engine, Job};
 use fabric::{Cause, Member, World};
@@ -84,11 +85,16 @@ impl Fixture {
     }
 
     pub(crate) fn engine(&self, resolved: &Resolved) -> Engine<'static> {
-        self.rank_engine(resolved, None)
+        self.rank_engine(resolved, None, Box::new(Oracle::new(Precision::F32)))
     }
 
     /// The engine of a rank of the settings' topology.
-    fn rank_engine<'r>(&self, resolved: &Resolved, member: Option<Member<'r>>) -> Engine<'r> {
+    pub(crate) fn rank_engine<'r>(
+        &self,
+        resolved: &Resolved,
+        member: Option<Member<'r>>,
+        executor: Box<dyn Executor + 'r>,
+    ) -> Engine<'r> {
         let rank = member.as_ref().map_or(Rank::FIRST, Member::rank);
         let graph =
             families::build(self.checkpoint.config(), &resolved.build_options()).unwrap().graph;
@@ -96,7 +102,6 @@ impl Fixture {
         let train = Some(resolved.train_shape(keep));
         let job = Job { train, score: resolved.score_shape(), ..Job::default() };
         let blueprint = Blueprint::new(&graph, resolved.topology(), rank, job, &|_, _| 0);
-        let executor = Box::new(Oracle::new(Precision::F32));
         let mut engine = Engine::new(graph, blueprint, executor).unwrap();
         if let Some(member) = member {
             engine = engine.with_exchange(Box::new(member));
@@ -143,7 +148,8 @@ impl Fixture {
         let observer = Mutex::new(Some(observer));
         let ranks = World::new(&[resolved.topology()]).run(|seat| {
             let observer = observer.lock().unwrap().take_if(|_| seat.index() == 0);
-            let mut engine = self.rank_engine(&resolved, seat.member(0));
+            let executor = Box::new(Oracle::new(Precision::F32));
+            let mut engine = self.rank_engine(&resolved, seat.member(0), executor);
             spoil(&mut engine);
             let mut run = Run {
                 engine: &mut engine,

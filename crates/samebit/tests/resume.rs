@@ -1,0 +1,112 @@
+//! Going on with a run: by its folder, from anywhere, and what is refused or told.
+
+mod common;
+
+use common::{Bench, Ended, samebit, samebit_in};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+
+const FOUR_STEPS: [&str; 6] = ["--micro-tokens", "96", "--max-steps", "4", "--save-every", "2"];
+
+fn bench() -> Bench {
+    Bench::trainable("qwen3")
+}
+
+/// Leaves a finished run as a kill after its last checkpoint does.
+fn break_off(run: &Path) {
+    let path = run.join("record.json");
+    let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    record["status"] = json!({"state": "running"});
+    fs::write(&path, record.to_string()).unwrap();
+    fs::remove_dir_all(run.join("adapter")).unwrap();
+    fs::remove_file(run.join("seal.json")).unwrap();
+}
+
+/// A run that was broken off, in the bench's folder.
+fn broken(bench: &Bench) -> String {
+    samebit_in(&bench.path(""), &bench.train_args("run", &FOUR_STEPS)).report();
+    break_off(&bench.path("run"));
+    bench.arg("run")
+}
+
+fn resume(run: &str, more: &[&str]) -> Ended {
+    samebit(&[&["train", "--json", "--resume", run][..], more].concat())
+}
+
+#[test]
+fn a_run_is_resumed_by_its_folder_alone_from_anywhere() {
+    let bench = bench();
+    let relative = |out: &str| {
+        let paths = ["--model", "model", "--data", "data.jsonl", "--out", out];
+        bench.train_args(out, &[&FOUR_STEPS[..], &paths].concat())
+    };
+    samebit_in(&bench.path(""), &relative("whole")).report();
+    samebit_in(&bench.path(""), &relative("broken")).report();
+    break_off(&bench.path("broken"));
+    let report = resume(&bench.arg("broken"), &[]).report();
+    assert_eq!(report["steps"].as_array().unwrap().len(), 2);
+    assert_eq!(report["status"], "finished");
+    let product = |run: &str| common::files(&bench.path(run).join("adapter"));
+    assert!(product("broken") == product("whole"));
+    let shown = samebit(&["show", &bench.arg("broken"), "--json"]).report();
+    assert_eq!(shown["record"]["sessions"].as_array().unwrap().len(), 2);
+
+    // That it is finished is said before what else may be wrong.
+    resume(&bench.arg("broken"), &["--max-steps", "8"]).refused(&["is finished"]);
+    let both = samebit(&["train", "--resume", &bench.arg("broken"), "--out", "x"]);
+    both.refused(&["leave --config and --out out"]);
+}
+
+#[test]
+fn a_run_is_resumed_by_its_settings_and_a_flag_too() {
+    let bench = bench();
+    broken(&bench);
+    let mut args = bench.train_args("run", &FOUR_STEPS);
+    args.insert(1, "--resume".into());
+    assert_eq!(samebit(&args).report()["steps"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn a_checkpoint_stands_for_its_run_and_where_it_goes_on_is_told() {
+    let bench = bench();
+    let run = broken(&bench);
+    let told = samebit(&["train", "--resume", &format!("{run}/checkpoints/step-2")]);
+    assert_eq!(told.code, Some(0), "{}", told.stderr);
+    assert!(
+        told.stderr.contains("goes on from the checkpoint after step 2 of 4"),
+        "{}",
+        told.stderr
+    );
+
+    break_off(&bench.path("run"));
+    fs::remove_dir_all(bench.path("run/checkpoints/step-2")).unwrap();
+    let told = samebit(&["train", "--resume", &run]);
+    assert_eq!(told.code, Some(0), "{}", told.stderr);
+    assert!(told.stderr.contains("no checkpoint: the run begins again"), "{}", told.stderr);
+}
+
+#[test]
+fn what_a_resumed_command_names_is_where_the_command_is_given() {
+    let bench = bench();
+    let run = broken(&bench);
+    let elsewhere = tempfile::tempdir().unwrap();
+    fs::write(elsewhere.path().join("key"), "07".repeat(32)).unwrap();
+    let args = ["train", "--json", "--resume", &run, "--cache", "cache", "--sign-key", "key"];
+    samebit_in(elsewhere.path(), &args).report();
+    assert!(elsewhere.path().join("cache").is_dir() && !bench.path("cache").exists());
+    let shown = samebit(&["show", &run, "--json"]).report();
+    assert!(shown["seal"]["signed_by"].is_string(), "{shown}");
+}
+
+#[test]
+fn a_changed_template_is_refused_by_name_even_where_it_renders_alike() {
+    let bench = bench();
+    let run = broken(&bench);
+    bench.write("model/chat_template.jinja", format!("{}{{# a note #}}", common::TEMPLATE));
+    resume(&run, &[]).refused(&["template (hash) was", "--allow-changed template"]);
+    resume(&run, &["--allow-changed", "data"]).refused(&["template (hash) was"]);
+    let unknown = ["--allow-changed", "tempalte"];
+    resume(&run, &unknown).refused(&["tempalte", "did you mean `template`?", "base_weights"]);
+    resume(&run, &["--allow-changed", "template"]).report();
+}
