@@ -126,10 +126,15 @@ impl Run<'_, '_> {
         let allowed = &self.surroundings.allow_changed;
         let changed = run_folder::verify(&folder, &record.identity, &now.identity, allowed)?;
         run_folder::make_checkpoints(&folder)?;
+        // Before anything is written: what is refused stays as it is.
+        let newest = run_folder::newest(&folder)?;
+        if let Some((_, checkpoint)) = &newest {
+            run_folder::verify_logs(&folder, checkpoint)?;
+        }
         run_folder::clean(&folder)?;
         // A run that was killed between its product and its end makes both again, to the same bytes.
         durable::remove_folder(&product)?;
-        let done = run_folder::newest(&folder)?.map_or(0, |(step, _)| step);
+        let done = newest.map_or(0, |(step, _)| step);
         contents::renew(&mut record, now);
         let recorder = Recorder::begin(&folder, record, self.surroundings, done, changed)?;
         self.under_way(&folder, recorder, schedule, done, observer)

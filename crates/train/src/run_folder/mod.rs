@@ -9,6 +9,8 @@ mod folder;
 mod logs;
 
 pub use checkpoint::{CHECKPOINTS, checkpoints};
-pub(crate) use checkpoint::{at, bytes, clean, compare, held_bytes, load, newest, prune, save};
+pub(crate) use checkpoint::{
+    at, bytes, clean, compare, held_bytes, load, newest, prune, save, verify_logs,
+};
 pub use error::RunError;
 pub(crate) use folder::{create, lock, make_checkpoints, need_space, reserve, verify};
