@@ -75,7 +75,9 @@ impl Corpus {
         for file in &self.files {
             let found = match file.format {
                 Format::JsonLines => FileRows::Lines(lines(&file.path, &file.bytes)?),
-                Format::Parquet => FileRows::Objects(parquet_rows::rows(&file.path, &file.bytes)?),
+                Format::Parquet => {
+                    FileRows::Objects(parquet_rows::rows(&file.path, &file.bytes, limit)?)
+                }
             };
             let (start, count) = (rows.len(), found.len());
             if count == 0 {
@@ -217,7 +219,22 @@ mod tests {
         };
         let corpus = Corpus::open(&[file("a.jsonl"), file("b.jsonl")]).unwrap();
         assert_eq!(corpus.rows(4).map(|rows| rows.len()).unwrap(), 4);
-        let error = corpus.rows(3).err().unwrap().to_string();
-        assert!(error.contains("b.jsonl:2: more than 3 samples"), "{error}");
+        assert_eq!(corpus.bytes(), 2 * "{\"text\": \"a\"}\n".len() * 2);
+        for (limit, at) in [(3, "b.jsonl:2: more than 3"), (2, "b.jsonl:1: more than 2")] {
+            let error = corpus.rows(limit).err().unwrap().to_string();
+            assert!(error.contains(at), "{error}");
+        }
+    }
+
+    #[test]
+    fn encodings_are_told_apart() {
+        let said = |bytes: &[u8]| match format(Path::new("a.jsonl"), bytes) {
+            Err(DataError::Encoding { encoding, .. }) => encoding,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!([said(&[0xff, 0xfe, 0, 0]), said(&[0, 0, 0xfe, 0xff])], ["UTF-32"; 2]);
+        assert_eq!([said(&[0xff, 0xfe, b'{', 0]), said(&[0xfe, 0xff, 0, b'{'])], ["UTF-16"; 2]);
+        assert_eq!([said(&[b'{', 0]), said(&[0, b'{'])], ["UTF-16 or UTF-32"; 2]);
+        assert_eq!(format(Path::new("a.jsonl"), b"{}").unwrap(), Format::JsonLines);
     }
 }

@@ -189,7 +189,7 @@ impl Encoder<'_> {
         let (mut least, mut most) = (1, exchanges.count().saturating_sub(1));
         let mut found = None;
         while least <= most {
-            let gone = least + (most - least) / 2;
+            let gone = usize::midpoint(least, most);
             let left = match self.conversation(&exchanges.without(gone), tools) {
                 // Nothing of the whole is wrong, so too much is gone.
                 Err(SampleError::Mask(MaskError::NoAssistant | MaskError::NoneTrained)) => None,

@@ -102,6 +102,19 @@ mod tests {
         assert_eq!(count(0), first);
     }
 
+    /// Also part of a run's identity.
+    #[test]
+    fn micro_batches_have_streams_of_their_own() {
+        for epoch in [0, 3] {
+            let mut found: Vec<Vec<usize>> = (0..50).map(|i| vec![i]).collect();
+            let mut expected = found.clone();
+            shuffle_micro_batches(&mut found, 9, epoch);
+            let stream = 4_294_967_296 + epoch as u64;
+            Numbers::new(9, Purpose::Order, stream).shuffle(&mut expected);
+            assert_eq!(found, expected, "{epoch}");
+        }
+    }
+
     #[test]
     fn buckets_hold_one_length_and_are_spread_over_the_epoch() {
         let lengths: Vec<usize> = (0..400).map(|i| 1 + i % 100).collect();

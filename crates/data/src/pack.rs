@@ -122,6 +122,8 @@ mod tests {
         assert_eq!(packed(8), [vec![0], vec![1, 2], vec![3, 4]]);
         assert_eq!(packed(1), [[0], [1], [2], [3], [4]]);
         assert!(pack_in_order(&[], &lengths, &packing(10, 8)).is_empty());
+        let full = pack_in_order(&[0, 1, 2, 3], &[4, 3, 3, 3], &packing(10, 8));
+        assert_eq!(full, [vec![0, 1, 2], vec![3]]);
     }
 
     #[test]

@@ -12,7 +12,6 @@ use parquet::schema::types::Type;
 use serde_json::{Map, Value};
 
 use crate::error::{ColumnError, DataError};
-use crate::lines::SAMPLES_LIMIT;
 
 /// What a Parquet file begins with.
 pub(crate) const MAGIC: &[u8] = b"PAR1";
@@ -45,10 +44,14 @@ impl Needed {
 }
 
 /// Reads every row of a file's bytes, the columns of a sample only. Nulls are left out: a table has every key in every
-/// row, and an absent key is null there.
-pub(crate) fn rows(path: &Path, bytes: &Bytes) -> Result<Vec<Map<String, Value>>, DataError> {
+/// row, and an absent key is null there. A file may have `limit` rows.
+pub(crate) fn rows(
+    path: &Path,
+    bytes: &Bytes,
+    limit: usize,
+) -> Result<Vec<Map<String, Value>>, DataError> {
     // The library asserts some of what a damaged file can break.
-    let read = catch_unwind(AssertUnwindSafe(|| read(bytes)))
+    let read = catch_unwind(AssertUnwindSafe(|| read(bytes, limit)))
         .unwrap_or_else(|_| Err(malformed("a page of it is damaged")));
     read.map_err(|source| DataError::Parquet { path: path.to_owned(), source })
 }
@@ -57,12 +60,12 @@ fn malformed(reason: impl ToString) -> ColumnError {
     ColumnError::Malformed { reason: reason.to_string() }
 }
 
-fn read(bytes: &Bytes) -> Result<Vec<Map<String, Value>>, ColumnError> {
+fn read(bytes: &Bytes, limit: usize) -> Result<Vec<Map<String, Value>>, ColumnError> {
     let reader = SerializedFileReader::new(bytes.clone()).map_err(malformed)?;
     let metadata = reader.metadata().file_metadata();
     let rows = metadata.num_rows();
-    if rows > SAMPLES_LIMIT as i64 {
-        return Err(ColumnError::TooManyRows { rows, limit: SAMPLES_LIMIT });
+    if rows > limit as i64 {
+        return Err(ColumnError::TooManyRows { rows, limit });
     }
     let schema = metadata.schema();
     let columns = columns(schema)?;
@@ -199,5 +202,32 @@ fn json(field: &Field) -> Value {
         }
         // `leaves_are_json` lets no other type through.
         _ => Value::Null,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_may_have_as_many_rows_as_the_limit_and_no_more() {
+        let golden =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/parquet/pairs.parquet");
+        let bytes = Bytes::from(std::fs::read(golden).unwrap());
+        let count = read(&bytes, usize::MAX >> 1).unwrap().len();
+        assert_eq!(read(&bytes, count).unwrap().len(), count);
+        let error = read(&bytes, count - 1).unwrap_err();
+        assert!(matches!(error, ColumnError::TooManyRows { .. }), "{error}");
+    }
+
+    #[test]
+    fn text_is_known_by_either_annotation() {
+        let column = |converted, logical| {
+            let builder = Type::primitive_type_builder("a", Physical::BYTE_ARRAY);
+            builder.with_converted_type(converted).with_logical_type(logical).build().unwrap()
+        };
+        assert!(is_text(&column(ConvertedType::UTF8, None)));
+        assert!(is_text(&column(ConvertedType::NONE, Some(LogicalType::String))));
+        assert!(!is_text(&column(ConvertedType::NONE, None)));
     }
 }

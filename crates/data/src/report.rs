@@ -160,6 +160,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn samples_are_counted_by_shape() {
+        let mut shapes = Shapes::default();
+        for shape in [[Shape::Messages; 3], [Shape::Text, Shape::Completion, Shape::Completion]] {
+            shape.into_iter().for_each(|shape| shapes.count(shape));
+        }
+        assert_eq!((shapes.messages, shapes.completion, shapes.text), (3, 2, 1));
+        assert_eq!(shapes.total(), 6);
+    }
+
+    #[test]
     fn a_total_is_the_sum_of_its_sources_and_its_extremes_are_theirs() {
         let mut one = Counts::default();
         one.keep(5, 2);

@@ -43,9 +43,15 @@ fn columns_that_are_missing_or_of_another_type_are_named() {
     assert!(matches!(error, ColumnError::Missing { .. }), "{said}");
     assert!(said.contains("question, answer"), "{said}");
     assert!(matches!(refusal("refused_half.parquet").0, ColumnError::Missing { .. }));
-    for (name, column) in [("numbers", "text"), ("bytes", "text"), ("dates", "messages")] {
+    let nested = "a list of structs, or strings of JSON";
+    for (name, column, needed, found) in [
+        ("numbers", "text", "strings", "INT64"),
+        ("bytes", "text", "strings", "BYTE_ARRAY"),
+        ("dates", "messages", nested, "a list or struct"),
+    ] {
         let (error, said) = refusal(&format!("refused_{name}.parquet"));
-        assert!(matches!(error, ColumnError::Type { column: c, .. } if c == column), "{said}");
+        let ColumnError::Type { column: c, needed: n, found: f } = error else { panic!("{said}") };
+        assert_eq!((c.as_str(), n, f.as_str()), (column, needed, found), "{said}");
     }
     let (error, said) = refusal("refused_broken_json.parquet");
     assert!(matches!(error, ColumnError::Json { row: 2, .. }), "{said}");

@@ -19,6 +19,7 @@ mod plan;
 mod progress;
 mod prompts;
 mod sample_view;
+mod sealed;
 mod serving;
 mod tuning;
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use engine::{Engine, EngineError, Part};
 use program::ParamId;
 use record::{
-    Change, Clock, Gate, Reading, Record, RecordError, Reserve, Rows, Session, Status,
+    Change, Clock, Gate, Reading, Record, RecordError, Reserve, Rows, Session, SigningKey, Status,
     TENSORS_FILE, TensorsAt, Verdict,
 };
 use serde::{Deserialize, Serialize};
@@ -47,6 +47,8 @@ pub(crate) struct Recorder {
     start: Option<TensorsLine>,
     /// Room to say how the run ended, also on a disk that has filled up.
     room: Option<Reserve>,
+    /// Signs the seal.
+    key: Option<SigningKey>,
 }
 
 /// Bytes that are held for the last record and the report.
@@ -63,6 +65,7 @@ impl Recorder {
     ) -> Result<Recorder, RecordError> {
         // Before it says that it runs, what it takes to say how it ended.
         let room = Some(Reserve::hold(folder, "record", LAST_BYTES)?);
+        let key = surroundings.signing_key.as_deref().map(record::read_signing_key).transpose()?;
         let clock = Clock::start(Reading::now());
         record.status = Status::Running;
         record.sessions.push(Session {
@@ -111,7 +114,8 @@ impl Recorder {
             record.tensors.extend(last);
         }
         record.write(folder)?;
-        Ok(Recorder { folder: folder.to_owned(), record, clock, tensors, start, room })
+        record::unseal(folder)?;
+        Ok(Recorder { folder: folder.to_owned(), record, clock, tensors, start, room, key })
     }
 
     /// Notes a gate; one that failed stops the run.
@@ -164,6 +168,11 @@ impl Recorder {
 
     /// Writes the record as things stand.
     pub(crate) fn write(&mut self, engine: &Engine<'_>) -> Result<(), RecordError> {
+        self.refresh(engine);
+        self.record.write(&self.folder)
+    }
+
+    fn refresh(&mut self, engine: &Engine<'_>) {
         self.clock.look(Reading::now());
         let (jumps, count) = self.clock.jumps();
         if let Some(session) = self.record.sessions.last_mut() {
@@ -176,7 +185,6 @@ impl Recorder {
             self.record.arithmetic.kernels = session.kernels.clone();
             self.record.memory.peak_resident_bytes = session.peak_resident_bytes;
         }
-        self.record.write(&self.folder)
     }
 
     /// Looks at the clocks, so that a jump is placed where it happens.
@@ -184,30 +192,19 @@ impl Recorder {
         self.clock.look(Reading::now());
     }
 
-    /// Writes how the run ended; a finished one is sealed.
+    /// Writes how the run ended, and seals it.
     pub(crate) fn conclude(
         &mut self,
         engine: &Engine<'_>,
         status: Status,
-        signing_key: Option<&Path>,
     ) -> Result<(), RecordError> {
-        let finished = matches!(status, Status::Finished { .. });
         self.record.status = status;
         self.room = None;
-        self.write(engine)?;
-        record::report::write(&self.folder)?;
-        if finished {
-            seal(&self.folder, signing_key)?;
-        }
-        Ok(())
+        self.refresh(engine);
+        let reported = record::report::write(&self.folder, &self.record);
+        record::conclude(&self.folder, &self.record, self.key.as_ref())?;
+        reported
     }
-}
-
-/// Seals a finished run.
-pub(crate) fn seal(folder: &Path, signing_key: Option<&Path>) -> Result<(), RecordError> {
-    let key = signing_key.map(record::read_signing_key).transpose()?;
-    record::seal(folder, key.as_ref())?;
-    Ok(())
 }
 
 fn sha256(engine: &Engine<'_>, id: ParamId) -> Result<String, EngineError> {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Fixture, Watch, files, surroundings};
+use common::{Fixture, Watch, as_killed, files, surroundings};
 use engine::Engine;
 use record::*;
 use serde_json::json;
@@ -46,6 +46,7 @@ fn a_finished_run_says_what_ran_and_is_sealed() {
         [
             ("loss within bounds", Verdict::Ok, 8),
             ("trained tensors receive gradient", Verdict::Ok, 4),
+            ("trained values are finite", Verdict::Ok, 4),
             ("adapters learn", Verdict::Ok, 4),
             ("trained tensors changed", Verdict::Ok, 3),
             ("checkpoints read back", Verdict::Ok, 2),
@@ -275,17 +276,27 @@ fn a_run_killed_between_its_product_and_its_end_makes_both_again() {
     finished(&fixture, "out", "");
     let folder = fixture.out("out");
     let product = files(&folder.join("adapter"));
-    let mut record = Record::read(&folder).unwrap();
-    record.status = Status::Running;
-    record.write(&folder).unwrap();
-    fs::remove_file(folder.join(SEAL_FILE)).unwrap();
+    as_killed(&folder);
     fixture.run("out", "", true, &mut Watch::default()).unwrap();
     assert!(files(&folder.join("adapter")) == product);
     assert!(read_seal(&folder).unwrap().is_some());
-    // Killed between its end and its seal.
+    // A finished run that has lost its seal gets no other, whatever lies there by now.
     fs::remove_file(folder.join(SEAL_FILE)).unwrap();
     assert!(fixture.run("out", "", true, &mut Watch::default()).is_err(), "it is finished");
-    assert!(read_seal(&folder).unwrap().is_some());
+    assert_eq!(read_seal(&folder).unwrap(), None);
+}
+
+#[test]
+fn a_stopped_run_is_sealed_until_it_goes_on() {
+    let fixture = Fixture::new("llama");
+    let folder = fixture.out("out");
+    fixture.run("out", "", false, &mut Watch::stopping_after(4)).unwrap();
+    let stopped = read_seal(&folder).unwrap().unwrap();
+    assert_eq!(stopped.verify(&folder, None).unwrap(), vec![]);
+    fixture.run("out", "", true, &mut Watch::default()).unwrap();
+    let finished = read_seal(&folder).unwrap().unwrap();
+    assert_ne!(finished, stopped);
+    assert_eq!(finished.verify(&folder, None).unwrap(), vec![]);
 }
 
 #[test]
@@ -325,6 +336,23 @@ fn held_out_samples_are_evaluated_and_change_no_bit_of_training() {
     let record = Record::read(&fixture.out("out")).unwrap();
     assert!(record.identity.hashes.contains_key("evaluation_data"));
     assert_eq!(record.data.evaluation["samples"], 3);
+}
+
+/// After a step that changed next to nothing.
+#[test]
+fn an_evaluation_gives_the_loss_that_training_on_the_same_samples_begins_with() {
+    let mut fixture = Fixture::new("llama");
+    // All of them are in the first step.
+    let all = [0, 1, 2];
+    fixture.dataset = fixture.dataset.subset(&all);
+    fixture.evaluation = Some(fixture.dataset.clone());
+    let mut watch = Watch::default();
+    let more = "eval_fraction = 0.5\neval_every = 1\nmax_steps = 1\nlr = 1e-12\n";
+    fixture.run("out", more, false, &mut watch).unwrap();
+    let ([trained], [evaluated]) = (&watch.events[..], &watch.evaluated[..]) else { panic!() };
+    assert!((trained.loss - evaluated.loss).abs() < 1e-6, "{trained:?} {evaluated:?}");
+    assert_eq!((evaluated.samples, evaluated.supervised), (all.len(), trained.supervised));
+    assert_eq!((evaluated.best_loss, evaluated.best_step), (evaluated.loss, 1));
 }
 
 #[test]

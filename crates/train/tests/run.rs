@@ -119,6 +119,7 @@ fn a_killed_run_resumes_from_its_newest_checkpoint_or_from_the_start() {
     for (out, keep) in [("late", true), ("early", false)] {
         fixture.run(out, "", false, &mut Watch::stopping_after(5)).unwrap();
         let folder = fixture.out(out);
+        common::as_killed(&folder);
         let checkpoints = folder.join("checkpoints");
         std::fs::remove_dir_all(checkpoints.join("step-5")).unwrap();
         if !keep {
@@ -183,6 +184,31 @@ fn what_changed_since_the_run_began_is_named() {
 }
 
 #[test]
+fn files_that_were_altered_since_a_run_was_stopped_are_named() {
+    let fixture = Fixture::new("llama");
+    fixture.run("out", "", false, &mut Watch::stopping_after(4)).unwrap();
+    let log = fixture.out("out").join(record::STEPS_FILE);
+    let text = std::fs::read_to_string(&log).unwrap();
+    std::fs::write(&log, text.replacen("\"epoch\":0", "\"epoch\":1", 1)).unwrap();
+    let refused = folder_error(fixture.run("out", "", true, &mut Watch::default()));
+    let RunError::Changed { changes, .. } = &refused else { panic!("{refused}") };
+    assert_eq!(changes.len(), 1);
+    assert!(refused.to_string().contains("steps.jsonl was changed"), "{refused}");
+    std::fs::write(&log, text).unwrap();
+    // A checkpoint may go, and another be gone on from.
+    std::fs::remove_dir_all(fixture.out("out").join("checkpoints/step-4")).unwrap();
+    std::fs::remove_file(fixture.out("out").join(record::SEAL_FILE)).unwrap();
+    let refused = folder_error(fixture.run("out", "", true, &mut Watch::default()));
+    assert!(refused.to_string().contains("there is no seal"), "{refused}");
+    let allowing =
+        train::Surroundings { allow_changed: vec!["seal".into()], ..common::surroundings() };
+    let mut watch = Watch::default();
+    fixture.run_in(&allowing, "out", "", true, |_| (), &mut watch).unwrap();
+    let record = record::Record::read(&fixture.out("out")).unwrap();
+    assert_eq!(record.sessions[1].changed[0].key, "seal");
+}
+
+#[test]
 fn settings_that_change_no_bit_may_change() {
     let fixture = Fixture::new("llama");
     fixture.run("out", "", false, &mut Watch::stopping_after(4)).unwrap();
@@ -227,6 +253,7 @@ fn a_folder_with_something_else_is_not_taken() {
 fn a_damaged_checkpoint_is_refused() {
     let fixture = Fixture::new("llama");
     fixture.run("out", "", false, &mut Watch::stopping_after(2)).unwrap();
+    common::as_killed(&fixture.out("out"));
     let state = fixture.out("out").join("checkpoints/step-2/state.safetensors");
     let mut bytes = std::fs::read(&state).unwrap();
     let last = bytes.len() - 1;
@@ -238,6 +265,7 @@ fn a_damaged_checkpoint_is_refused() {
     let from = fixture.out("out").join("checkpoints/step-2");
     let to = fixture.out("out").join("checkpoints/step-3");
     std::fs::rename(from, to).unwrap();
+    common::as_killed(&fixture.out("out"));
     let moved = folder_error(fixture.run("out", "", true, &mut Watch::default()));
     assert!(moved.to_string().contains("it says step 2 in a folder for step 3"), "{moved}");
 }
@@ -381,6 +409,7 @@ fn a_checkpoint_of_another_model_is_refused() {
         names.iter().map(|name| (name.as_str(), vec![0.01; 2 * 64])).collect();
     let refused = |tensors: &[(&str, Vec<f32>)]| {
         replace_state(&checkpoint, tensors);
+        common::as_killed(&fixture.out("out"));
         match folder_error(fixture.run("out", more, true, &mut Watch::default())) {
             RunError::State { reason, .. } => reason,
             other => panic!("{other}"),
@@ -396,5 +425,6 @@ fn a_checkpoint_of_another_model_is_refused() {
     let reason = refused(&short);
     assert_eq!(reason, format!("`{}` has 508 bytes of F32, not 128 of F32", names[0]));
     replace_state(&checkpoint, &whole);
+    common::as_killed(&fixture.out("out"));
     product(fixture.run("out", more, true, &mut Watch::default()).unwrap());
 }

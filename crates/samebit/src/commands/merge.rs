@@ -7,6 +7,7 @@ use crate::merge_check::{self, Check};
 use crate::model::{self, Model, Source};
 use crate::output;
 use crate::progress;
+use crate::sealed;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use formats::merged::{self, DEFAULT_MAX_SHARD_BYTES, Description, Weights};
@@ -87,6 +88,7 @@ const COMPANIONS: [&str; 7] = [
 pub(crate) fn run(args: Args) -> Result<()> {
     let quiet = args.quiet || args.json;
     let model = model::open(&args.model, &args.source, quiet)?;
+    sealed::check_product(&args.adapter)?;
     let adapter = infer::open_adapter(&args.adapter)?;
     let weights = Weights::new(&model.checkpoint, Some(&adapter))?;
     let base = base::identify(&model, &adapter, &args.other, quiet)?;

@@ -119,12 +119,11 @@ impl Run<'_, '_> {
         let mut record = Record::read(&folder)?;
         let product = product::path(&folder, self.resolved.lora().is_some());
         if let Status::Finished { .. } = record.status {
-            self.seal_if_missing(&folder)?;
             return Err(RunError::Finished { path: folder, product }.into());
         }
         let now = contents::record(self, &mut schedule)?;
         let allowed = &self.surroundings.allow_changed;
-        let changed = run_folder::verify(&folder, &record.identity, &now.identity, allowed)?;
+        let changed = run_folder::verify(&folder, &record, &now.identity, allowed)?;
         run_folder::make_checkpoints(&folder)?;
         // Before anything is written: what is refused stays as it is.
         let newest = run_folder::newest(&folder)?;
@@ -138,14 +137,6 @@ impl Run<'_, '_> {
         contents::renew(&mut record, now);
         let recorder = Recorder::begin(&folder, record, self.surroundings, done, changed)?;
         self.under_way(&folder, recorder, schedule, done, observer)
-    }
-
-    /// A run may be killed after its end and before its seal.
-    fn seal_if_missing(&self, folder: &Path) -> Result<(), TrainError> {
-        if record::read_seal(folder)?.is_none() {
-            recorder::seal(folder, self.surroundings.signing_key.as_deref())?;
-        }
-        Ok(())
     }
 
     /// Everything after the record is begun: however it ends, the record says so.
@@ -169,8 +160,7 @@ impl Run<'_, '_> {
             Ok(End::Stopped { step, .. }) => Status::Stopped { step: *step },
             Err(error) => error.status(),
         };
-        let key = self.surroundings.signing_key.as_deref();
-        let concluded = recorder.conclude(self.engine, status, key);
+        let concluded = recorder.conclude(self.engine, status);
         // What went wrong first is what is told.
         let end = end?;
         concluded?;

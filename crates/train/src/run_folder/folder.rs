@@ -4,8 +4,11 @@ use std::fs::{self, File, TryLockError};
 use std::path::Path;
 
 use record::durable::{self, WRITING};
-use record::{Change, Identity, LOCK_FILE, PATCH_FILE, RECORD_FILE, Reserve, SETTINGS};
+use record::{
+    Broken, Change, Identity, LOCK_FILE, PATCH_FILE, RECORD_FILE, Record, Reserve, SETTINGS, Status,
+};
 
+use super::CHECKPOINTS;
 use super::error::{RunError, io};
 
 /// Begins a run's folder, which must hold nothing, and holds it for this process until the file is closed.
@@ -74,14 +77,15 @@ pub(crate) fn lock(folder: &Path) -> Result<File, RunError> {
     }
 }
 
-/// What changed since a run began; an error for a change that is not allowed, and for an allowance that no run knows.
+/// What changed since a run began, and in its files since it was stopped or failed; an error for a change that is not
+/// allowed, and for an allowance that no run knows.
 pub(crate) fn verify(
     folder: &Path,
-    was: &Identity,
+    was: &Record,
     now: &Identity,
     allowed: &[String],
 ) -> Result<Vec<Change>, RunError> {
-    let mut known: Vec<&str> = was.keys().chain(now.keys()).chain([SETTINGS]).collect();
+    let mut known: Vec<&str> = was.identity.keys().chain(now.keys()).chain([SETTINGS, SEAL]).collect();
     known.sort_unstable();
     known.dedup();
     if let Some(unknown) = allowed.iter().find(|key| !known.contains(&key.as_str())) {
@@ -91,11 +95,78 @@ pub(crate) fn verify(
             known: known.join(", "),
         });
     }
-    let changes = was.changes(now);
+    let mut changes = was.identity.changes(now);
+    changes.extend(altered(folder, &was.status)?);
     let refused: Vec<Change> =
         changes.iter().filter(|change| !change.allowed_by(allowed)).cloned().collect();
     if refused.is_empty() {
         return Ok(changes);
     }
     Err(RunError::Changed { path: folder.to_owned(), changes: refused })
+}
+
+/// The key of a change that a broken seal tells of.
+const SEAL: &str = "seal";
+
+/// What a broken seal says of a run that is to go on. One that was killed has none.
+fn altered(folder: &Path, status: &Status) -> Result<Option<Change>, RunError> {
+    if !matches!(status, Status::Stopped { .. } | Status::Failed { .. }) {
+        return Ok(None);
+    }
+    let mut broken = match record::read_seal(folder)? {
+        Some(seal) => seal.verify(folder, None)?,
+        None if status.is_sealed() => vec![Broken::NoSeal],
+        None => Vec::new(),
+    };
+    // Whoever removes a checkpoint resumes from the one before it.
+    broken
+        .retain(|broken| !matches!(broken, Broken::Missing(file) if file.starts_with(CHECKPOINTS)));
+    if broken.is_empty() {
+        return Ok(None);
+    }
+    let said: Vec<String> = broken.iter().map(Broken::to_string).collect();
+    let is = format!("broken: {}", said.join(", "));
+    Ok(Some(Change { key: SEAL.into(), setting: false, was: "intact".into(), is }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_kill_before_the_first_record_leaves_is_no_obstacle_and_all_else_is() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("run");
+        check_empty(&folder).unwrap();
+        fs::create_dir(&folder).unwrap();
+        for name in [LOCK_FILE, PATCH_FILE, ".writing-record.json"] {
+            fs::write(folder.join(name), "").unwrap();
+            check_empty(&folder).unwrap();
+        }
+        fs::write(folder.join("notes.txt"), "").unwrap();
+        let refused = check_empty(&folder).unwrap_err();
+        assert!(matches!(&refused, RunError::NotEmpty { name, .. } if name == "notes.txt"));
+        fs::write(folder.join(RECORD_FILE), "").unwrap();
+        assert!(matches!(check_empty(&folder), Err(RunError::RunExists { .. })));
+        let file = check_empty(&folder.join("notes.txt")).unwrap_err();
+        assert!(matches!(file, RunError::Io { action: "read", .. }), "{file}");
+    }
+
+    #[test]
+    fn a_disk_needs_as_much_as_is_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        need_space(folder.path(), "nothing", 0).unwrap();
+        let refused = need_space(folder.path(), "all", u64::MAX).unwrap_err();
+        assert!(matches!(refused, RunError::NoSpace { .. }), "{refused}");
+    }
+
+    #[test]
+    fn a_seal_that_is_gone_tells_of_a_run_that_must_have_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = |status| altered(folder.path(), &status).unwrap().map(|change| change.key);
+        let failed = Status::Failed { step: None, samples: vec![], error: "disk full".into() };
+        let finished = Status::Finished { step: 1, product: "adapter".into(), early: None };
+        assert_eq!(key(Status::Stopped { step: 1 }).as_deref(), Some("seal"));
+        assert_eq!([key(failed), key(Status::Running), key(finished)], [None, None, None]);
+    }
 }

@@ -45,7 +45,7 @@ impl Requested {
             let needed = format!("at most max_steps, {}", steps.value);
             self.within("warmup_steps", warmup, warmup <= steps.value, &needed)?;
         }
-        let positive = |x: f64| x > 0.0 && (x as f32).is_finite() && x as f32 > 0.0;
+        let positive = |x: f64| (x as f32).is_finite() && x as f32 > 0.0;
         let not_negative = |x: f64| x == 0.0 || positive(x);
         let part = |x: f64| (0.0..1.0).contains(&x) && (x as f32) < 1.0;
         let ratio = r.warmup_ratio.as_ref().map_or(0.0, |c| c.value);

@@ -372,6 +372,7 @@ mod tests {
             "threads = 0",
             "threads = 9999999999",
             "warmup_steps = 9999999999",
+            "max_steps = 5\nwarmup_steps = 6",
             "lr = 0.0",
             "lr = nan",
             "lr = inf",
@@ -403,5 +404,6 @@ mod tests {
         }
         let good = "max_length = 2048\nweight_decay = 0.0\nmax_grad_norm = 0.0\nbeta1 = 0.0\nwarmup_ratio = 0.0";
         with(good).unwrap();
+        with("max_steps = 5\nwarmup_steps = 5").unwrap();
     }
 }

@@ -249,6 +249,14 @@ impl Observer for Watch {
     }
 }
 
+/// Makes of a run that ended what a kill leaves of it: a record that says that it runs, and no seal.
+pub(crate) fn as_killed(folder: &Path) {
+    let mut record = record::Record::read(folder).unwrap();
+    record.status = record::Status::Running;
+    record.write(folder).unwrap();
+    record::unseal(folder).unwrap();
+}
+
 /// Every file under a folder with its bytes, by path from it.
 pub(crate) fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
