@@ -103,6 +103,16 @@ pub enum EngineError {
         /// What sleeps.
         kind: Kind,
     },
+    /// Weights that were given back and have not been written since.
+    #[error(
+        "{count} parameters slept and were not written since, `{name}` first: pass the weights before"
+    )]
+    Lost {
+        /// How many.
+        count: usize,
+        /// The first.
+        name: String,
+    },
     /// A gradient norm that is not a number or infinite: nothing was updated.
     #[error("the gradient norm is {norm}: nothing was updated")]
     NonFiniteGradient {

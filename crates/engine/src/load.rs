@@ -46,6 +46,7 @@ impl Engine<'_> {
             let param = self.graph.param_info(id);
             if !param.adapter {
                 self.load_param(id, checkpoint)?;
+                self.lost.remove(&id);
                 loaded +=
                     self.blueprint.store.buffer(self.blueprint.store.slot(id).value).bytes() as u64;
                 progress(loaded);
@@ -124,6 +125,7 @@ impl Engine<'_> {
     pub fn write_param(&mut self, id: ParamId, values: &[f32]) {
         let frame = self.frame(&self.blueprint.resident, Live::default());
         frame.store_f32(self.blueprint.store.slot(id).value, values);
+        self.lost.remove(&id);
         self.note_new_weights();
     }
 

@@ -9,12 +9,12 @@ use std::sync::Arc;
 /// What the two engines of a rank do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// The trainer steps; the rollout engine keeps its weights, or not even those.
-    Train,
     /// Weights move from the trainer to the rollout engine.
     Sync,
     /// The rollout engine generates.
     Rollout,
+    /// The trainer steps; the rollout engine keeps its weights, or not even those.
+    Train,
 }
 
 impl Phase {
@@ -68,7 +68,7 @@ impl PhaseLedger {
 }
 
 impl Phases {
-    /// Plans the phases of two engines from what their blueprints say.
+    /// Plans the phases of two engines from what their blueprints say; of one that a rank does not have, nothing.
     pub fn new(trainer: &Ledger, rollout: &Ledger, keeps_weights: bool) -> Phases {
         Phases { trainer: *trainer, rollout: *rollout, keeps_weights }
     }
@@ -90,7 +90,7 @@ impl Phases {
         Account::new(self.peak())
     }
 
-    /// Takes both engines to a phase: first each releases what it does not need there, then each restores what it needs.
+    /// Takes the engines of a rank, both or the one that it has, to a phase: first each releases what it does not need there, then each restores what it needs.
     /// Between the two the account holds less than either phase, so that nothing is restored before its room is free.
     ///
     /// # Errors
@@ -98,15 +98,21 @@ impl Phases {
     pub fn enter(
         &self,
         phase: Phase,
-        trainer: &mut Engine<'_>,
-        rollout: &mut Engine<'_>,
+        mut trainer: Option<&mut Engine<'_>>,
+        mut rollout: Option<&mut Engine<'_>>,
     ) -> Result<(), EngineError> {
         let trainer_asleep = self.trainer_asleep(phase);
         let rollout_asleep: Vec<Kind> = self.rollout_asleep(phase).collect();
-        trainer.sleep(trainer_asleep);
-        rollout.sleep(&rollout_asleep);
-        trainer.wake_all_but(trainer_asleep)?;
-        rollout.wake_all_but(&rollout_asleep)
+        if let Some(engine) = &mut trainer {
+            engine.sleep(trainer_asleep);
+        }
+        if let Some(engine) = &mut rollout {
+            engine.sleep(&rollout_asleep);
+        }
+        if let Some(engine) = trainer {
+            engine.wake_all_but(trainer_asleep)?;
+        }
+        rollout.map_or(Ok(()), |engine| engine.wake_all_but(&rollout_asleep))
     }
 
     fn trainer_asleep(&self, phase: Phase) -> &'static [Kind] {
@@ -133,14 +139,20 @@ fn without(ledger: &Ledger, asleep: &[Kind]) -> Ledger {
 }
 
 impl Engine<'_> {
-    /// Releases the blocks of some kinds: what they hold is lost, and nothing that needs them runs until they are back.
+    /// Releases the blocks of some kinds: what they hold is lost, and nothing that needs them runs until they are back;
+    /// weights have to be written again, too.
     pub fn sleep(&mut self, kinds: &[Kind]) {
         for &kind in kinds {
-            if !self.memory.is_released(kind)
-                && (OF_WEIGHTS.contains(&kind) || kind == Kind::Context)
-            {
+            let released = self.memory.is_released(kind);
+            if !released && (OF_WEIGHTS.contains(&kind) || kind == Kind::Context) {
                 // Caches were of these weights, or are gone themselves.
                 self.note_new_weights();
+            }
+            if !released && OF_WEIGHTS.contains(&kind) {
+                let adapter = kind == Kind::Adapter;
+                let lost = self.graph.param_ids();
+                let lost = lost.filter(|&id| self.graph.param_info(id).adapter == adapter);
+                self.lost.extend(lost);
             }
             self.memory.release(kind);
         }

@@ -8,8 +8,9 @@ use crate::profile::Profile;
 use crate::step::Forwarded;
 use arena::{Account, Executor, Frame, Memory};
 use program::buffer::Live;
-use program::{Graph, Kind, Ledger, Op, Program};
+use program::{Graph, Kind, Ledger, Op, ParamId, Program};
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -27,6 +28,8 @@ pub struct Engine<'r> {
     profile: Option<Profile>,
     kernels: KernelLog,
     weights_version: u64,
+    /// Parameters that slept and were not written since: nothing may read them.
+    pub(crate) lost: BTreeSet<ParamId>,
     /// The micro-batch whose backward pass is to come.
     pub(crate) forwarded: Option<Forwarded>,
     /// Logical micro-batches of the step that runs.
@@ -66,6 +69,7 @@ impl<'r> Engine<'r> {
             profile: None,
             kernels: KernelLog::default(),
             weights_version: 0,
+            lost: BTreeSet::new(),
             forwarded: None,
             micro_batches: 1,
         })
@@ -117,9 +121,16 @@ impl<'r> Engine<'r> {
         self.executor.workspace_bytes(op, program)
     }
 
-    /// Refuses a program that needs a block which sleeps.
+    /// Refuses a program that needs a block which sleeps, or weights that slept and have not come back.
     pub(crate) fn check_awake(&self, compiled: &Compiled) -> Result<(), EngineError> {
-        check_awake(&self.memory, compiled)
+        check_awake(&self.memory, compiled)?;
+        match self.lost.first() {
+            None => Ok(()),
+            Some(&id) => {
+                let name = self.graph.param_info(id).name.to_string();
+                Err(EngineError::Lost { count: self.lost.len(), name })
+            }
+        }
     }
 
     /// A frame over a compiled program.

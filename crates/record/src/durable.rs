@@ -65,7 +65,15 @@ pub(crate) fn json(path: &Path, value: &impl Serialize) -> Result<Vec<u8>, Recor
 /// # Errors
 /// [`RecordError::Io`]; [`RecordError::Malformed`] for what is not that JSON, or over the size limit.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, RecordError> {
-    check_size(path, JSON_BYTES_LIMIT)?;
+    read_json_within(path, JSON_BYTES_LIMIT)
+}
+
+/// The same of a file of at most `limit` bytes.
+///
+/// # Errors
+/// As [`read_json`].
+pub fn read_json_within<T: DeserializeOwned>(path: &Path, limit: u64) -> Result<T, RecordError> {
+    check_size(path, limit)?;
     let text = fs::read(path).map_err(io("read", path))?;
     serde_json::from_slice(&text).map_err(|error| RecordError::Malformed {
         path: path.to_owned(),

@@ -40,7 +40,7 @@ pub struct Record {
     pub format: u32,
     /// Version of samebit that began the run.
     pub version: String,
-    /// What kind of run: `train`.
+    /// What kind of run: `train`, `rl`.
     pub kind: String,
     /// How it stands.
     pub status: Status,
@@ -261,8 +261,11 @@ pub struct DataRecord {
 /// Memory, planned and used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// Of each distinct rank, in the order of ranks.
+    /// Of each distinct rank, in the order of ranks; with phases, in the one that holds most.
     pub ranks: Vec<RankMemory>,
+    /// By rank and phase, where training and rollout share the memory in turns.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<PhaseBytes>,
     /// The lease of a rank, where there is one.
     pub lease_bytes: Option<usize>,
     /// The most that the first rank's process has held, where the system tells.
@@ -293,6 +296,19 @@ pub struct KindBytes {
     /// In the plan.
     pub planned_bytes: usize,
     /// Allocated by the engine.
+    pub used_bytes: usize,
+}
+
+/// Bytes that a rank holds in one phase.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PhaseBytes {
+    /// The rank of the world.
+    pub rank: usize,
+    /// `train`, `sync`, `rollout`.
+    pub phase: String,
+    /// In the plan.
+    pub planned_bytes: usize,
+    /// Allocated by its engines.
     pub used_bytes: usize,
 }
 

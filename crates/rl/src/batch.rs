@@ -65,6 +65,27 @@ impl Packed {
         Ok(self.split(samples, &all))
     }
 
+    /// Which of `samples` samples are in a micro-batch.
+    pub(crate) fn took_part(&self, samples: usize) -> Vec<bool> {
+        let mut took_part = vec![false; samples];
+        self.micro_batches.iter().flatten().for_each(|&i| took_part[i] = true);
+        took_part
+    }
+
+    /// The sample that a row of a micro-batch is of.
+    pub(crate) fn sample_of_row(
+        &self,
+        index: usize,
+        row: usize,
+        samples: &[Sample],
+    ) -> Option<usize> {
+        let mut end = 0;
+        self.micro_batches[index].iter().copied().find(|&i| {
+            end += samples[i].prompt_ids.len() + samples[i].ids.len();
+            row < end
+        })
+    }
+
     /// Values of micro-batches, a list a sample.
     pub(crate) fn split(&self, samples: &[Sample], values: &[Vec<f32>]) -> Vec<Vec<f32>> {
         let mut found = vec![Vec::new(); samples.len()];
@@ -130,6 +151,8 @@ mod tests {
         let rows: Vec<f32> = (0..10).map(|row| row as f32).collect();
         let found = packed.split(&samples, &[rows]);
         assert_eq!(found, [vec![1.0, 2.0, 3.0], vec![], vec![7.0, 8.0], vec![]]);
+        let of_row = |row| packed.sample_of_row(0, row, &samples);
+        assert_eq!([4, 5, 9, 10].map(of_row), [Some(0), Some(2), Some(2), None]);
     }
 
     #[test]

@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 
 use engine::EngineError;
-use formats::FormatError;
-use rollout::RolloutError;
+use record::{RecordError, Status};
+use rollout::{RolloutError, SyncError};
+use train::{RunError, TrainError};
 
 use crate::prompts::PromptError;
 use crate::rewards::{RewardError, VerifierError};
 
-/// A run that failed. Where a step failed, nothing of that step was applied.
+/// A run that failed. Its checkpoints are as before the step.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RlError {
@@ -64,7 +65,7 @@ pub enum RlError {
     },
     /// A forward pass of an update gave other log-probs than its coefficients were made of.
     #[error(
-        "step {step}, update {update}: the training pass found other log-probs than the scoring pass; nothing was updated"
+        "step {step}, update {update}: the training pass found other log-probs than the scoring pass; this update was not made"
     )]
     NotRepeated {
         /// The step, from 1.
@@ -72,55 +73,118 @@ pub enum RlError {
         /// The update in it, from 1.
         update: usize,
     },
-    /// Weights did not arrive.
+    /// Before any update, a token has another probability in training than in the rollout.
     #[error(
-        "step {step}: the rollout engine's weights hash to {rollout} and the trainer's to {trainer} after they were passed"
+        "step {step}: before any update the ratio of training's probability to the rollout's is {least} to {most}, not \
+         exactly 1. Nothing was updated"
     )]
-    NotPassed {
+    Ratio {
         /// The step, from 1.
         step: usize,
-        /// Hash in the trainer.
-        trainer: String,
-        /// Hash in the rollout engine.
-        rollout: String,
+        /// The least ratio.
+        least: f64,
+        /// The greatest.
+        most: f64,
     },
-    /// An update with a gradient that changed nothing.
+    /// The log-prob of a token is not finite. Nothing was updated.
     #[error(
-        "step {step}: the gradient norm is {norm:e} and no weight changed; raise the learning rate"
+        "step {step}: the log-prob of a token of {sample} is {value}; nothing was updated. Lower the learning rate, or \
+         look at that sample in the step before"
     )]
-    Unchanged {
+    NonFinite {
         /// The step, from 1.
         step: usize,
-        /// The norm.
-        norm: f32,
+        /// Where the sample's prompt comes from.
+        sample: String,
+        /// The value.
+        value: f32,
     },
-    /// The run folder.
-    #[error("cannot {action} {}: {source}", path.display())]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// On what.
-        path: PathBuf,
+    /// Weights did not arrive, or an update with a gradient changed none.
+    #[error("step {step}, passing weights to rollout: {source}")]
+    Sync {
+        /// The step, from 1; 0 is before the first.
+        step: usize,
         /// Why.
-        source: std::io::Error,
+        source: Box<SyncError>,
     },
-    /// A file of the run folder cannot be understood, or is another run's.
+    /// No step had anything to teach.
+    #[error(
+        "none of {steps} steps taught anything: of {groups} groups {uniform} had equal rewards, so there was no update and \
+         the product would be the base model. Look at the completions in rollouts/, make prompts easier or harder, raise \
+         `group` or `temperature`, or give a reward with more steps"
+    )]
+    NothingTaught {
+        /// Steps done.
+        steps: usize,
+        /// Groups of all of them.
+        groups: usize,
+        /// Groups of equal rewards.
+        uniform: usize,
+    },
+    /// A stored step cannot be understood, or is not there.
     #[error("{}: {reason}", path.display())]
-    Folder {
+    Stored {
         /// The file or folder.
         path: PathBuf,
         /// What is wrong, and what to do.
         reason: String,
     },
-    /// The report could not be written.
+    /// The lead rank could not be given what it asked for.
     #[error(transparent)]
-    Report(#[from] Box<record::RecordError>),
-    /// A file could not be written.
+    Served {
+        /// Why.
+        source: Box<EngineError>,
+    },
+    /// The run's folder, its record, a gate, the product.
     #[error(transparent)]
-    Format(#[from] Box<FormatError>),
+    Train(Box<TrainError>),
     /// Ranks were told something that is no message of a run.
     #[error("a message between ranks cannot be read: {0}")]
     Message(String),
+}
+
+impl From<TrainError> for RlError {
+    fn from(error: TrainError) -> RlError {
+        RlError::Train(error.into())
+    }
+}
+
+impl From<RunError> for RlError {
+    fn from(error: RunError) -> RlError {
+        TrainError::from(error).into()
+    }
+}
+
+impl From<RecordError> for RlError {
+    fn from(error: RecordError) -> RlError {
+        TrainError::from(error).into()
+    }
+}
+
+impl RlError {
+    pub(crate) fn served(error: EngineError) -> RlError {
+        RlError::Served { source: error.into() }
+    }
+
+    /// What the record says of a run that failed so.
+    pub(crate) fn status(&self) -> Status {
+        let (step, samples) = match self {
+            RlError::Train(error) => return error.status(),
+            RlError::NonFinite { step, sample, .. } => (Some(*step), vec![sample.clone()]),
+            RlError::Reward(RewardError::Ungraded { step, prompt, .. }) => {
+                (Some(*step), vec![prompt.clone()])
+            }
+            RlError::Reward(RewardError::NoneGraded { step, .. })
+            | RlError::Rollout { step, .. }
+            | RlError::Engine { step, .. }
+            | RlError::Differs { step, .. }
+            | RlError::Ratio { step, .. }
+            | RlError::NotRepeated { step, .. }
+            | RlError::Sync { step, .. } => (Some(*step), Vec::new()),
+            _ => (None, Vec::new()),
+        };
+        Status::Failed { step, samples, error: self.to_string() }
+    }
 }
 
 /// Names the step and the place of an engine's error.

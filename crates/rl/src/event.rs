@@ -16,9 +16,9 @@ pub struct Timing {
     pub reward: f64,
     /// Scoring, training, updating.
     pub train: f64,
-    /// Passing weights to the rollout engine.
+    /// Passing weights to the rollout engine, and their fingerprints.
     pub sync: f64,
-    /// All of the step, evaluation included.
+    /// All of the step.
     pub total: f64,
 }
 
@@ -47,8 +47,11 @@ pub struct RlEvent {
     pub uniform: usize,
     /// Bytes in which log-probs of training differ from those of the rollout: 0, or the run ends.
     pub differing_bytes: usize,
-    /// Tokens whose log-probs were compared.
+    /// Tokens whose log-probs were compared: of every graded completion, whether or not it taught anything.
     pub compared: usize,
+    /// Least and greatest ratio of training's probability of a token to the rollout's, before any update: both 1, or the
+    /// run ends. Of pairs, and where nothing was compared, 1 too.
+    pub ratio_before: [f64; 2],
     /// Updates done in this step; 0 where nothing could be learnt.
     pub updates: usize,
     /// Updates of the whole run so far.
@@ -71,12 +74,25 @@ pub struct RlEvent {
     pub grad_scale: f32,
     /// Hash of the trained weights after the step, the same in trainer and rollout engine.
     pub weights: String,
-    /// Mean reward of greedy completions of the held-out prompts after the step, where it was measured.
-    pub eval_reward: Option<f64>,
     /// Tokens of all sequences that were trained on.
     pub tokens: usize,
     /// Seconds.
     pub seconds: Timing,
+}
+
+/// One evaluation: a line of `evals.jsonl`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RlEval {
+    /// Steps done; 0 is before the first.
+    pub step: usize,
+    /// Mean reward of greedy completions of the held-out prompts.
+    pub reward: f64,
+    /// Completions that were graded: the mean is over these.
+    pub samples: usize,
+    /// Completions that could not be graded and were left out.
+    pub dropped: usize,
+    /// Wall-clock time, seconds.
+    pub seconds: f64,
 }
 
 /// Whether to go on.
@@ -95,9 +111,9 @@ pub trait Observer {
         let _ = (step, steps);
     }
 
-    /// Held-out prompts were graded before the first step.
-    fn before(&mut self, eval_reward: f64) {
-        let _ = eval_reward;
+    /// The held-out prompts were graded, and the line written to `evals.jsonl`.
+    fn evaluated(&mut self, event: &RlEval) {
+        let _ = event;
     }
 
     /// `done` of `total` completions of the current step are there.

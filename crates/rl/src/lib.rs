@@ -12,12 +12,13 @@
 
 pub mod advantage;
 mod batch;
-mod checkpoint;
+mod compare;
+mod contents;
 pub mod dpo;
 mod engines;
 mod error;
 mod event;
-mod folder;
+mod gates;
 mod grpo;
 pub mod loss;
 mod pairs;
@@ -28,12 +29,11 @@ mod rollout;
 mod run;
 mod settings;
 mod store;
-mod sync;
 
-pub use engines::Engines;
+pub use contents::method as recorded_method;
+pub use engines::{Engines, moved};
 pub use error::RlError;
-pub use event::{Flow, Observer, RlEvent, Timing};
-pub use folder::{RECORD_FILE, RlRecord, read_record};
+pub use event::{Flow, Observer, RlEval, RlEvent, Timing};
 pub use prompts::{Pair, Prompt, PromptError, Prompts, read_pairs, read_prompts};
 pub use run::{Data, Outcome, Run};
 pub use settings::{

@@ -1,7 +1,8 @@
 //! Losses as functions of token log-probs: each gives d loss / d log-prob a token, and what it measured.
 //!
 //! Differences of log-probs are taken in f32 and exponentials by the canon's `exp`, so a ratio of equal log-probs is
-//! exactly 1; products and sums are f64 in the order of the tokens; a coefficient is rounded to f32 once, at the end.
+//! exactly 1; products and sums are f64 in the order of the tokens; a coefficient of each measure is rounded to f32 once, at
+//! the end (where policy and whole vocabulary are one, the two rounded coefficients are added in f32).
 //!
 //! | estimator of KL(policy ‖ reference), `x = ref − logp` | value | d value / d logp |
 //! |---|---|---|

@@ -6,11 +6,12 @@ use engine::Engine;
 use serde::Serialize;
 
 use crate::batch::Packed;
-use crate::checkpoint;
+use crate::compare::differing_bytes_of;
 use crate::error::{RlError, at};
 use crate::grpo;
 use crate::loss::Coefs;
 use crate::pairs;
+use crate::run::Progress;
 use crate::settings::{Method, Resolved};
 use crate::store::{Sample, StepRecord};
 
@@ -38,13 +39,18 @@ pub struct Replayed {
 /// Log-probs of the first update, by the weights that generated the step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LogProbs {
-    /// Tokens compared.
+    /// Values compared: of the policy, over the whole vocabulary where it keeps a part, and of the reference.
     pub compared: usize,
     /// Bytes that differ.
     pub differing_bytes: usize,
 }
 
 impl Replayed {
+    /// Whether anything was there to be compared: a step that taught nothing and whose weights are gone has nothing.
+    pub fn compared(&self) -> bool {
+        self.coefficients > 0 || self.log_probs.as_ref().is_some_and(|l| l.compared > 0)
+    }
+
     /// Whether everything came out as it was stored.
     pub fn same(&self) -> bool {
         let log_probs = self.log_probs.as_ref().map_or(0, |l| l.differing_bytes);
@@ -55,19 +61,8 @@ impl Replayed {
     }
 }
 
-fn differing_bytes(found: &[f32], stored: &[f32]) -> usize {
-    if found.len() != stored.len() {
-        return 4 * found.len().max(stored.len());
-    }
-    let bytes = found
-        .iter()
-        .zip(stored)
-        .flat_map(|(a, b)| a.to_le_bytes().into_iter().zip(b.to_le_bytes()));
-    bytes.filter(|(a, b)| a != b).count()
-}
-
 /// Computes advantages, coefficients and measures of a stored step again, without a model.
-pub fn coefficients(resolved: &Resolved, record: &StepRecord) -> Replayed {
+pub fn coefficients(method: &Method, record: &StepRecord) -> Replayed {
     let mut found = Replayed {
         step: record.step,
         samples: record.samples.len(),
@@ -75,7 +70,7 @@ pub fn coefficients(resolved: &Resolved, record: &StepRecord) -> Replayed {
         ..Replayed::default()
     };
     let mut samples = record.samples.clone();
-    if let Method::Grpo(g) = &resolved.method {
+    if let Method::Grpo(g) = method {
         for sample in &mut samples {
             (sample.advantage, sample.charged) = (None, None);
         }
@@ -85,7 +80,7 @@ pub fn coefficients(resolved: &Resolved, record: &StepRecord) -> Replayed {
         found.differing_advantages = pairs.filter(|(a, b)| bits(a) != bits(b)).count();
     }
     for update in &record.updates {
-        let coefs: Vec<Coefs> = match &resolved.method {
+        let coefs: Vec<Coefs> = match method {
             Method::Grpo(g) => {
                 let full = (!update.full_logp.is_empty()).then_some(&update.full_logp[..]);
                 let (coefs, measured) = grpo::coefs(&samples, g, &update.logp, full);
@@ -107,7 +102,7 @@ pub fn coefficients(resolved: &Resolved, record: &StepRecord) -> Replayed {
                 let none = Vec::new();
                 let stored = stored.get(i).unwrap_or(&none);
                 found.coefficients += again.len();
-                found.differing_coefficient_bytes += differing_bytes(again, stored);
+                found.differing_coefficient_bytes += differing_bytes_of(again, stored);
             }
         }
     }
@@ -117,11 +112,11 @@ pub fn coefficients(resolved: &Resolved, record: &StepRecord) -> Replayed {
 /// Whether the weights that generated a step are at hand: the first step's are the initial ones, a later step's those of
 /// the checkpoint after the step before it.
 pub fn has_weights(folder: &Path, step: usize) -> bool {
-    step == 1 || checkpoint::of_step(folder, step - 1).is_some()
+    step == 1 || train::checkpoint_at(folder, step - 1).is_dir()
 }
 
-/// Scores a stored step again by the weights that generated it. The engine, planned for scoring on one rank, has its base
-/// weights loaded and its adapter fresh.
+/// Scores a stored step again by the weights that generated it. The engine, planned for scoring on one rank (and by the
+/// reference, where the run has one), has its base weights loaded and its adapter fresh.
 ///
 /// # Errors
 /// A checkpoint that cannot be read; whatever scoring gives.
@@ -132,10 +127,10 @@ pub fn log_probs(
     engine: &mut Engine<'_>,
 ) -> Result<LogProbs, RlError> {
     let step = record.step;
-    if step > 1
-        && let Some(path) = checkpoint::of_step(folder, step - 1)
-    {
-        checkpoint::load(&path, engine)?;
+    if step > 1 {
+        let checkpoint = train::checkpoint_at(folder, step - 1);
+        let loaded = train::load_checkpoint::<Progress>(&checkpoint, engine, step - 1);
+        loaded?;
     }
     let train = &resolved.train;
     let (tokens, sequences) = (train.micro_tokens.value, train.micro_sequences.value);
@@ -143,12 +138,25 @@ pub fn log_probs(
     let mut found = LogProbs::default();
     for index in 0..packed.len() {
         let batch = packed.batch(index, &record.samples, None);
-        let logp = engine.score(&batch).map_err(at(step, "scoring"))?;
+        let measured = engine.measure(&batch).map_err(at(step, "scoring"))?;
+        let reference = (engine.blueprint.job.score_base.is_some())
+            .then(|| engine.score_base(&batch).map_err(at(step, "reference log-probs")))
+            .transpose()?;
         let only = Packed { micro_batches: vec![packed.micro_batches[index].clone()] };
-        let lists = only.split(&record.samples, &[logp]);
-        for &i in &only.micro_batches[0] {
-            found.compared += lists[i].len();
-            found.differing_bytes += differing_bytes(&lists[i], &record.samples[i].logp);
+        let again = [Some(measured.logp), measured.full_logp, reference];
+        for (which, again) in again.into_iter().enumerate() {
+            let Some(again) = again else { continue };
+            let lists = only.split(&record.samples, &[again]);
+            for &i in &only.micro_batches[0] {
+                let sample = &record.samples[i];
+                let stored = [&sample.logp[..], sample.full(), &sample.reference[..]][which];
+                // A completion that was not graded took no part in training: nothing was asked of the reference.
+                if stored.is_empty() {
+                    continue;
+                }
+                found.compared += stored.len();
+                found.differing_bytes += differing_bytes_of(&lists[i], stored);
+            }
         }
     }
     Ok(found)

@@ -1,17 +1,20 @@
 //! What a step did, in full: `rollouts/step-000001.json`, enough to compute it again.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use engine::Kept;
+use record::{RecordError, durable};
 use serde::{Deserialize, Serialize};
 
 use crate::dpo::DpoMeasured;
 use crate::error::RlError;
-use crate::folder;
 use crate::loss::Measured;
 
 /// The folder of stored steps in a run's folder.
-pub(crate) const ROLLOUTS: &str = "rollouts";
+const ROLLOUTS: &str = "rollouts";
+
+/// The largest file of a step that is read, bytes.
+const STEP_BYTES_LIMIT: u64 = 1 << 30;
 
 /// One completion.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -69,7 +72,8 @@ pub struct Update {
     pub full_logp: Vec<Vec<f32>>,
     /// d loss / d policy log-prob of each token, a list a sample.
     pub coef: Vec<Vec<f32>>,
-    /// d loss / d log-prob over the whole vocabulary; empty lists where the loss has no divergence.
+    /// d loss / d log-prob over the whole vocabulary; empty lists where the loss has no divergence, and where the policy
+    /// keeps every candidate: then it is part of `coef`.
     pub coef_full: Vec<Vec<f32>>,
     /// d loss / d entropy; empty lists where the loss has no bonus.
     pub coef_entropy: Vec<Vec<f32>>,
@@ -94,23 +98,33 @@ fn name(step: usize) -> String {
     format!("step-{step:06}.json")
 }
 
-pub(crate) fn path(folder: &Path, step: usize) -> PathBuf {
-    folder.join(ROLLOUTS).join(name(step))
+/// Makes room for stored steps in a run's folder.
+pub(crate) fn create(folder: &Path) -> Result<(), RlError> {
+    let path = folder.join(ROLLOUTS);
+    let create = |source| RecordError::Io { action: "create", path: path.clone(), source };
+    Ok(std::fs::create_dir_all(&path).map_err(create)?)
 }
 
+/// Writes a step as compact JSON: rollouts are large.
 pub(crate) fn write(folder: &Path, record: &StepRecord) -> Result<(), RlError> {
-    folder::write_json(&folder.join(ROLLOUTS), &name(record.step), record)
+    let (folder, name) = (folder.join(ROLLOUTS), name(record.step));
+    let mut text = serde_json::to_vec(record).map_err(|error| RlError::Stored {
+        path: folder.join(&name),
+        reason: format!("it cannot be written as JSON: {error}"),
+    })?;
+    text.push(b'\n');
+    Ok(durable::write(&folder, &name, &text)?)
 }
 
 /// Reads a stored step.
 ///
 /// # Errors
-/// [`RlError::Io`], [`RlError::Folder`].
+/// [`RlError::Stored`] where it is not there; [`RlError::Train`] where it cannot be read.
 pub fn read_step(folder: &Path, step: usize) -> Result<StepRecord, RlError> {
-    let path = path(folder, step);
+    let path = folder.join(ROLLOUTS).join(name(step));
     if !path.exists() {
         let reason = format!("step {step} is not stored there; stored steps are in {ROLLOUTS}/");
-        return Err(RlError::Folder { path: folder.to_owned(), reason });
+        return Err(RlError::Stored { path: folder.to_owned(), reason });
     }
-    folder::read_json(&path)
+    Ok(durable::read_json_within(&path, STEP_BYTES_LIMIT)?)
 }

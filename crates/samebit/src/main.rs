@@ -18,6 +18,7 @@ mod output;
 mod plan;
 mod progress;
 mod prompts;
+mod resumed;
 mod sample_view;
 mod sealed;
 mod serving;

@@ -4,6 +4,7 @@ use crate::progress::Downloads;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use formats::{Checkpoint, Dtype, ModelConfig};
+use std::collections::BTreeMap;
 use std::path::Path;
 use text::{ChatTemplate, TextIdentity, Tokenizer};
 use train::Facts;
@@ -112,6 +113,17 @@ impl Model {
             Some(metadata) => TextIdentity::of_gguf(metadata),
             None => TextIdentity::of_folder(self.checkpoint.path())?,
         })
+    }
+
+    /// Hashes of the text's parts, which join a run's identity, so that a resumed run names what changed.
+    pub(crate) fn identity_hashes(&self) -> Result<BTreeMap<String, String>> {
+        let text = self.text_identity()?;
+        let hashes = [
+            ("tokenizer", text.tokenizer),
+            ("special_tokens", text.special),
+            ("template", text.template),
+        ];
+        Ok(hashes.into_iter().map(|(of, hash)| (of.to_owned(), hash)).collect())
     }
 
     /// Tokens that end a completion.

@@ -216,15 +216,7 @@ impl Tuning {
         let checks = checks::run(self, engine, options)?;
         checks::refuse_failed(&checks)?;
         let mut surroundings = Surroundings { checks, ..self.surroundings.clone() };
-        // They join the run's identity, so that a resumed run names what changed, and not only that the data did.
-        let text = self.model.text_identity()?;
-        for (of, hash) in [
-            ("tokenizer", text.tokenizer),
-            ("special_tokens", text.special),
-            ("template", text.template),
-        ] {
-            surroundings.hashes.insert(of.to_owned(), hash);
-        }
+        surroundings.hashes.extend(self.model.identity_hashes()?);
         Ok(surroundings)
     }
 

@@ -91,7 +91,11 @@ fn log_probs_never_differ_and_every_step_replays() {
     }
     assert!(bench.path("run/adapter/adapter_config.json").exists());
     let html = fs::read_to_string(bench.path("run/report.html")).unwrap();
-    assert!(html.contains("<svg") && html.contains("Reward"), "{html}");
+    for part in
+        ["<svg", "<figcaption>Reward", "<figcaption>Loss", "<figcaption>Divergence", "Memory"]
+    {
+        assert!(html.contains(part), "no {part}");
+    }
     assert_eq!(report["steps"].as_array().unwrap().len(), 4);
     for step in 1..=4 {
         let replayed =
@@ -144,7 +148,7 @@ fn later_updates_of_a_step_have_other_ratios() {
     let last = samebit(&["replay", "--json", &bench.arg("run"), "4"]).report();
     assert_eq!((&last["updates"], &last["differing_coefficient_bytes"]), (&json!(3), &json!(0)));
     let truncated = grpo(&bench, "no", "updates = 2\ntop_k = 5\n");
-    run(&truncated, &[]).refused(&["`updates` is 2", "top_k"]);
+    run(&truncated, &[]).refused(&["`updates` is 2", "top_k", "names others after an update"]);
 }
 
 #[test]
@@ -152,40 +156,184 @@ fn a_resumed_run_gives_the_bytes_of_an_unbroken_one() {
     let bench = bench();
     run(&grpo(&bench, "run", EVERYTHING), &[]).report();
     let whole = files(&bench.path("run"));
-    // As if it had been stopped in step 4, while a line was written.
+    // As if it had been killed in step 4, while a line was written.
     let config = grpo(&bench, "again", EVERYTHING);
+    let after = ["adapter", "report.html", "seal.json", "000004"];
     for (name, bytes) in &whole {
         let text = name.to_str().unwrap();
-        if text.starts_with("adapter") || text.contains("step-4") || text.contains("000004") {
+        if after.iter().any(|part| text.contains(part)) {
             continue;
         }
         let to = bench.path("again").join(name);
         fs::create_dir_all(to.parent().unwrap()).unwrap();
         fs::write(to, bytes).unwrap();
     }
+    let edit = |name: &str, edit: &dyn Fn(&mut Value)| {
+        let path = bench.path("again").join(name);
+        let mut value: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        edit(&mut value);
+        fs::write(path, value.to_string()).unwrap();
+    };
+    edit("record.json", &|record| record["status"] = json!({"state": "running"}));
     let log = bench.path("again/steps.jsonl");
     let text = fs::read_to_string(&log).unwrap();
     fs::write(&log, &text[..text.len() - 20]).unwrap();
     run(&config, &["--resume"]).report();
     assert_eq!(steps(&bench, "run"), steps(&bench, "again"));
     let again = files(&bench.path("again"));
+    // These hold times.
+    let timed = ["steps.jsonl", "evals.jsonl", "record.json", "report.html", "seal.json"];
     for (name, bytes) in &whole {
-        let text = name.to_str().unwrap();
-        if text != "steps.jsonl" && text != "rl.json" {
-            assert!(again.get(name) == Some(bytes), "{text}");
+        if !timed.contains(&name.to_str().unwrap()) {
+            assert!(again.get(name) == Some(bytes), "{}", name.display());
         }
     }
-    run(&config, &["--resume"]).refused(&["the run is finished"]);
-    run(&config, &[]).refused(&["the folder is not empty"]);
+    let diff = samebit(&["diff", "--json", &bench.arg("run"), &bench.arg("again")]).report();
+    assert_eq!(diff["first_differing_step"], Value::Null, "{diff}");
+    assert_eq!(diff["first_differing_tensors"], Value::Null, "{diff}");
+    run(&config, &["--resume"]).refused(&["is finished"]);
+    run(&config, &[]).refused(&["already holds a run"]);
 }
 
 #[test]
-fn another_setting_is_not_resumed() {
+fn what_changed_since_is_named_and_not_resumed() {
     let bench = bench();
-    run(&grpo(&bench, "run", ""), &[]).report();
-    fs::remove_dir_all(bench.path("run/adapter")).unwrap();
-    let other = grpo(&bench, "run", "clip_low = 0.3\n");
-    run(&other, &["--resume"]).refused(&["cannot be resumed", "clip_low"]);
+    let eval = |note: &str| json!({"prompt": "fab", "answer": 7, "note": note}).to_string();
+    bench.write("eval.jsonl", eval("kept"));
+    let more = format!("eval = [{:?}]\neval_every = 2\n", bench.arg("eval.jsonl"));
+    run(&grpo(&bench, "run", &more), &[]).report();
+    let record = bench.path("run/record.json");
+    let mut stopped: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+    stopped["status"] = json!({"state": "stopped", "step": 2});
+    fs::write(&record, stopped.to_string()).unwrap();
+    let other = grpo(&bench, "run", &format!("{more}clip_low = 0.3\n"));
+    run(&other, &["--resume"]).refused(&["cannot be resumed", "`clip_low` was 0.2 and is 0.3"]);
+    let config = grpo(&bench, "run", &more);
+    let prompts = fs::read(bench.path("prompts.jsonl")).unwrap();
+    let model = fs::read(bench.path("model/model.safetensors")).unwrap();
+    let mut other_model = model.clone();
+    *other_model.last_mut().unwrap() ^= 1;
+    let as_was = |name: &str| -> Vec<u8> {
+        match name {
+            "eval.jsonl" => eval("kept").into_bytes(),
+            "prompts.jsonl" => prompts.clone(),
+            _ => model.clone(),
+        }
+    };
+    for (file, bytes, named) in [
+        ("eval.jsonl", eval("changed").into_bytes(), "evaluation_data (hash)"),
+        (
+            "prompts.jsonl",
+            json!({"prompt": "cab", "answer": 8}).to_string().into_bytes(),
+            "data (hash)",
+        ),
+        ("model/model.safetensors", other_model, "base_weights (hash)"),
+    ] {
+        fs::write(bench.path(file), bytes).unwrap();
+        run(&config, &["--resume"]).refused(&["cannot be resumed", named]);
+        fs::write(bench.path(file), as_was(file)).unwrap();
+    }
+    // Another topology has the same bits.
+    let config = grpo(&bench, "run", &format!("{more}rollout_tp = 2\n"));
+    run(&config, &["--resume"]).report();
+}
+
+/// The record of a run of reinforcement learning is one like any other's.
+#[test]
+fn a_run_is_recorded_sealed_and_listed() {
+    let bench = bench();
+    run(&grpo(&bench, "run", "rollout_cp = 2\n"), &[]).report();
+    run(&grpo(&bench, "other", "rollout_cp = 2\nclip_low = 0.1\nupdates = 2\n"), &[]).report();
+    let shown = samebit(&["show", "--json", &bench.arg("run")]).report();
+    assert_eq!(
+        (&shown["standing"], &shown["seal"]["seal"]),
+        (&json!("finished"), &json!("intact"))
+    );
+    let record = &shown["record"];
+    assert_eq!(record["kind"], "rl");
+    for gate in record["gates"].as_array().unwrap() {
+        assert!(gate["verdict"] == "ok" || gate["name"] == "code is committed", "{gate}");
+    }
+    let phases = record["memory"]["phases"].as_array().unwrap();
+    assert_eq!(phases.len(), 6, "two ranks of three phases: {phases:?}");
+    let ranks = record["memory"]["ranks"].as_array().unwrap();
+    assert_eq!(ranks.len(), 2, "{ranks:?}");
+    for bytes in ranks.iter().flat_map(|of| of["kinds"].as_array().unwrap()).chain(phases) {
+        assert_eq!(bytes["planned_bytes"], bytes["used_bytes"], "{bytes}");
+    }
+    assert_eq!(record["tensors"].as_array().unwrap().len(), 3, "start, checkpoint, end");
+    for program in ["train", "optimizer", "score", "generate"] {
+        assert!(record["programs"][program].is_string(), "{program}");
+    }
+    let words = samebit(&["show", &bench.arg("run")]);
+    for part in ["rl finished: 4 of 4 steps", "reward_pattern", "rewards teach", "0 rollout"] {
+        assert!(words.stdout.contains(part), "no `{part}` in {}", words.stdout);
+    }
+    let diff = samebit(&["diff", "--json", &bench.arg("run"), &bench.arg("other")]).report();
+    let keys: Vec<&str> =
+        diff["settings"].as_array().unwrap().iter().map(|p| p["what"].as_str().unwrap()).collect();
+    assert_eq!(keys, ["clip_high", "clip_low", "out", "updates"]);
+    assert_eq!(samebit(&["annotate", &bench.arg("run"), "a note"]).code, Some(0));
+    let listed = samebit(&["runs", "--json", &bench.arg("")]).report();
+    let kinds: Vec<&Value> = listed.as_array().unwrap().iter().map(|run| &run["kind"]).collect();
+    assert_eq!(kinds, ["rl", "rl"]);
+    // One byte of a stored step, and the seal says so.
+    let step = bench.path("run/rollouts/step-000002.json");
+    let mut bytes = fs::read(&step).unwrap();
+    let last = bytes.len() - 2;
+    bytes[last] = b' ';
+    fs::write(&step, bytes).unwrap();
+    let broken = samebit(&["show", &bench.arg("run")]);
+    assert!(
+        broken.code == Some(1) && broken.stderr.contains("step-000002.json"),
+        "{}",
+        broken.stderr
+    );
+    samebit(&["train", "--resume", &bench.arg("run")]).refused(&["is a run of `samebit rl`"]);
+}
+
+#[test]
+fn the_plan_says_what_each_rank_holds_in_each_phase() {
+    let bench = bench();
+    let plan = |more: &str| run(&grpo(&bench, "run", more), &["--plan"]).report();
+    let two = plan("rollout_tp = 2\n");
+    let ranks = two["ranks"].as_array().unwrap();
+    assert_eq!((ranks.len(), &two["one_engine"]), (2, &json!(false)));
+    let phases = ranks[0]["phases"].as_array().unwrap();
+    let bytes = |phase: &Value| phase["total_bytes"].as_u64().unwrap();
+    let most = phases.iter().map(bytes).max().unwrap();
+    assert_eq!(ranks[0]["peak_bytes"], most);
+    let one = plan("");
+    assert_eq!((&one["one_engine"], &one["ranks"][0]["phases"]), (&json!(true), &json!([])));
+    assert!(!bench.path("run").exists());
+    // A lease of just the peak holds; one below gives weights back, or refuses.
+    let lease = |bytes: u64| plan(&format!("rollout_tp = 2\nmemory = \"{bytes}B\"\n"));
+    assert_eq!(lease(most)["keeps_weights"], true);
+}
+
+/// In mode `full` every weight passes, and rollout engines give theirs back while the trainer steps.
+#[test]
+fn full_training_passes_every_weight_and_an_update_that_is_lost_is_an_error() {
+    let bench = bench();
+    let more = |topology: &str, lr: &str| format!("mode = \"full\"\n{topology}lr = {lr}\n");
+    let full = |out: &str, topology: &str, lr: &str| {
+        let text = fs::read_to_string(grpo(&bench, out, &more(topology, lr))).unwrap();
+        let text = text.replace("rank = 4\nlr = 1e-2\n", "");
+        bench.write(&format!("{out}.toml"), text);
+        run(&bench.arg(&format!("{out}.toml")), &[])
+    };
+    full("one", "", "1e-3").report();
+    full("two", "rollout_tp = 2\n", "1e-3").report();
+    assert_eq!(steps(&bench, "one"), steps(&bench, "two"));
+    let shown = samebit(&["show", "--json", &bench.arg("two")]).report();
+    for bytes in shown["record"]["memory"]["phases"].as_array().unwrap() {
+        assert_eq!(bytes["planned_bytes"], bytes["used_bytes"], "{bytes}");
+    }
+    for (out, topology) in [("lost", ""), ("lost two", "rollout_tp = 2\n")] {
+        full(out, topology, "1e-30").refused(&["before and after an update with a gradient"]);
+        let shown = samebit(&["show", "--json", &bench.arg(out)]).report();
+        assert_eq!(shown["standing"], "failed");
+    }
 }
 
 #[test]
@@ -223,12 +371,22 @@ fn a_hundred_steps_have_no_differing_byte() {
 fn groups_of_equal_rewards_teach_nothing_and_are_counted() {
     let bench = bench();
     // No completion is the number 7.
-    run(&grpo(&bench, "run", "reward = \"numeric\"\n"), &[]).report();
-    for event in steps(&bench, "run") {
+    run(&grpo(&bench, "run", "reward = \"numeric\"\n"), &[])
+        .refused(&["none of 4 steps taught anything", "12 groups 12 had equal rewards"]);
+    let events = steps(&bench, "run");
+    assert_eq!(events.len(), 4);
+    for event in &events {
         assert_eq!((&event["uniform"], &event["groups"]), (&json!(3), &json!(3)));
         assert_eq!((&event["updates"], &event["reward"]), (&json!(0), &json!(0.0)));
-        assert_eq!(event["weights"], steps(&bench, "run")[0]["weights"]);
+        assert_eq!(event["weights"], events[0]["weights"]);
+        // Compared all the same.
+        assert!(event["compared"].as_u64().unwrap() > 12, "{event}");
     }
+    let shown = samebit(&["show", "--json", &bench.arg("run")]).report();
+    let gates = shown["record"]["gates"].as_array().unwrap();
+    let taught = gates.iter().find(|gate| gate["name"] == "rewards teach").unwrap();
+    assert_eq!((&shown["standing"], &taught["verdict"]), (&json!("failed"), &json!("failed")));
+    assert!(!bench.path("run/adapter").exists());
 }
 
 #[test]

@@ -4,23 +4,25 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use data::{Dataset, Schedule};
-use engine::{Compiled, Engine, EngineError, RankLedgers};
+use engine::{Compiled, Engine, EngineError};
 use program::graph::{Lora, Node};
-use program::{Kind, ParamId, listing};
+use program::{Kind, Ledger, ParamId, listing};
 use record::{
     Arithmetic, DataRecord, Identity, KernelUse, KindBytes, LayerAdapters, Memory, RankMemory,
     Record, Setting, Status,
 };
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::error::{TrainError, of_ranks};
 use crate::fingerprint;
 use crate::run::Run;
-use crate::settings::{Requested, Resolved};
+use crate::settings::{Profile, Requested, Source};
+use crate::surroundings::Surroundings;
 
 /// Settings that a resumed run may have otherwise: they change no bit of it.
-const FREE: [&str; 14] = [
+pub const FREE: [&str; 14] = [
     "out",
     "data",
     "eval",
@@ -38,13 +40,14 @@ const FREE: [&str; 14] = [
 ];
 
 /// Name of the hash of the base weights in an identity.
-pub(crate) const WEIGHTS: &str = "base_weights";
+pub const WEIGHTS: &str = "base_weights";
 
 /// Trained parameters in the model's order.
-pub(crate) fn trained(engine: &Engine<'_>) -> impl Iterator<Item = ParamId> {
+pub fn trained(engine: &Engine<'_>) -> impl Iterator<Item = ParamId> {
     engine.graph.param_ids().filter(|&id| engine.blueprint.store.slot(id).state.is_some())
 }
 
+/// A value as it is recorded; what JSON cannot write is null.
 fn value_of(value: &impl Serialize) -> Value {
     serde_json::to_value(value).unwrap_or(Value::Null)
 }
@@ -56,15 +59,20 @@ fn object(value: &impl Serialize) -> Map<String, Value> {
     }
 }
 
-/// Every setting, asked and run.
-fn settings(requested: &Requested, resolved: &Resolved) -> Vec<Setting> {
-    let (asked, sources) = (object(&requested.settings), object(&requested.sources));
-    let of = |map: &Map<String, Value>, key: &str| map.get(key).cloned().unwrap_or(Value::Null);
-    object(resolved)
+/// Every setting of `resolved`, which has a [`Chosen`](crate::Chosen) or null by key, with what was asked for it.
+///
+/// `asked` serializes to what was asked by key, null where nothing was.
+pub fn settings(
+    asked: &impl Serialize,
+    sources: &BTreeMap<String, Source>,
+    resolved: Map<String, Value>,
+) -> Vec<Setting> {
+    let asked = object(asked);
+    resolved
         .into_iter()
         .map(|(key, chosen)| Setting {
-            requested: of(&asked, &key),
-            source: of(&sources, &key),
+            requested: asked.get(&key).cloned().unwrap_or(Value::Null),
+            source: sources.get(&key).map_or(Value::Null, value_of),
             resolved: chosen.get("value").cloned().unwrap_or(Value::Null),
             why: chosen["why"].as_str().unwrap_or("not set").to_owned(),
             key,
@@ -72,25 +80,70 @@ fn settings(requested: &Requested, resolved: &Resolved) -> Vec<Setting> {
         .collect()
 }
 
-/// What makes the run this run.
-fn identity(run: &Run<'_, '_>, schedule: &mut Schedule) -> Result<Identity, TrainError> {
-    let settings = settings(run.requested, run.resolved)
-        .into_iter()
-        .filter(|setting| !FREE.contains(&setting.key.as_str()))
-        .map(|setting| (setting.key, setting.resolved))
-        .collect();
-    let mut hashes = run.surroundings.hashes.clone();
+/// What a run says of itself; the rest of its record is read from its engine and its surroundings.
+pub struct About<'a> {
+    /// What kind of run: `train`, `rl`.
+    pub kind: &'a str,
+    /// Every setting.
+    pub settings: Vec<Setting>,
+    /// Settings that a resumed run may have otherwise.
+    pub free: Vec<&'a str>,
+    /// Hashes of the run's identity: data and order.
+    pub hashes: BTreeMap<String, String>,
+    /// The arithmetic.
+    pub profile: Profile,
+    /// The lease.
+    pub lease_bytes: Option<usize>,
+    /// Optimizer steps of the whole run.
+    pub steps: usize,
+    /// The data.
+    pub data: DataRecord,
+}
+
+/// The record of a run that begins. On the first rank, while the others follow.
+///
+/// # Errors
+/// Another rank failed.
+pub fn begin(
+    engine: &Engine<'_>,
+    about: About<'_>,
+    surroundings: &Surroundings,
+) -> Result<Record, TrainError> {
+    let settings = about.settings.iter().filter(|s| !about.free.contains(&s.key.as_str()));
+    let settings = settings.map(|s| (s.key.clone(), s.resolved.clone())).collect();
+    let mut hashes = surroundings.hashes.clone();
+    hashes.extend(about.hashes);
     let mut put = |key: &str, value: String| hashes.insert(key.to_owned(), value);
-    put("data", run.dataset.identity());
-    if let Some(held_out) = run.evaluation {
-        put("evaluation_data", held_out.identity());
-    }
-    put("order", order(schedule));
-    put(WEIGHTS, fingerprint::weights(run.engine).map_err(of_ranks)?);
-    put("program", fingerprint::programs(run.engine));
-    put("binary", run.surroundings.binary.blake3.clone());
+    put(WEIGHTS, fingerprint::weights(engine).map_err(of_ranks)?);
+    put("program", fingerprint::programs(engine));
+    put("binary", surroundings.binary.blake3.clone());
     put("version", env!("CARGO_PKG_VERSION").to_owned());
-    Ok(Identity { settings, hashes })
+    let trained = engine.graph.params.iter().filter(|param| param.trainable);
+    Ok(Record {
+        format: record::FORMAT,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        kind: about.kind.to_owned(),
+        status: Status::Running,
+        sessions: Vec::new(),
+        directory: surroundings.directory.clone(),
+        git: surroundings.git.clone(),
+        machine: surroundings.machine.clone(),
+        settings: about.settings,
+        identity: Identity { settings, hashes },
+        programs: programs(engine),
+        arithmetic: Arithmetic {
+            profile: value_of(&about.profile).as_str().unwrap_or_default().to_owned(),
+            device: surroundings.device.clone(),
+            kernels: Vec::new(),
+        },
+        adapters: adapters(engine),
+        steps: about.steps,
+        trained_parameters: trained.map(|param| param.elements()).sum(),
+        data: about.data,
+        memory: memory(engine, about.lease_bytes).map_err(of_ranks)?,
+        gates: Vec::new(),
+        tensors: Vec::new(),
+    })
 }
 
 /// BLAKE3 over the first epoch's order: for each step its micro-batches, for each of these its samples.
@@ -110,36 +163,24 @@ fn order(schedule: &mut Schedule) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// The record of a run that begins. On the first rank, while the others follow.
+/// The record of a fine-tuning run that begins. On the first rank, while the others follow.
 pub(crate) fn record(run: &Run<'_, '_>, schedule: &mut Schedule) -> Result<Record, TrainError> {
-    let graph = &run.engine.graph;
-    let trained = graph.params.iter().filter(|param| param.trainable);
-    let lease = run.resolved.memory.as_ref().map(|chosen| chosen.value.0);
-    Ok(Record {
-        format: record::FORMAT,
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        kind: "train".to_owned(),
-        status: Status::Running,
-        sessions: Vec::new(),
-        directory: run.surroundings.directory.clone(),
-        git: run.surroundings.git.clone(),
-        machine: run.surroundings.machine.clone(),
-        settings: settings(run.requested, run.resolved),
-        identity: identity(run, schedule)?,
-        programs: programs(run.engine),
-        arithmetic: Arithmetic {
-            profile: value_of(&run.resolved.profile.value).as_str().unwrap_or_default().to_owned(),
-            device: run.surroundings.device.clone(),
-            kernels: Vec::new(),
-        },
-        adapters: adapters(run.engine),
+    let mut hashes = BTreeMap::from([("data".to_owned(), run.dataset.identity())]);
+    if let Some(held_out) = run.evaluation {
+        hashes.insert("evaluation_data".into(), held_out.identity());
+    }
+    hashes.insert("order".into(), order(schedule));
+    let about = About {
+        kind: "train",
+        settings: settings(&run.requested.settings, &run.requested.sources, object(run.resolved)),
+        free: FREE.to_vec(),
+        hashes,
+        profile: run.resolved.profile.value,
+        lease_bytes: run.resolved.memory.as_ref().map(|chosen| chosen.value.0),
         steps: schedule.steps(),
-        trained_parameters: trained.map(|param| param.elements()).sum(),
         data: data(run, schedule),
-        memory: memory(run.engine, lease).map_err(of_ranks)?,
-        gates: Vec::new(),
-        tensors: Vec::new(),
-    })
+    };
+    begin(run.engine, about, run.surroundings)
 }
 
 /// Takes over into a record what a resumed run may have otherwise; its sessions keep what was before.
@@ -180,13 +221,14 @@ fn counts(dataset: &Dataset) -> (usize, usize, usize) {
 }
 
 /// BLAKE3 of the listing of every program that was compiled, as it runs.
-fn programs(engine: &Engine<'_>) -> BTreeMap<String, String> {
+pub fn programs(engine: &Engine<'_>) -> BTreeMap<String, String> {
     let blueprint = &engine.blueprint;
-    let compiled: [(&str, &Option<Compiled>); 5] = [
+    let compiled: [(&str, &Option<Compiled>); 6] = [
         ("train", &blueprint.train),
         ("accumulate", &blueprint.accumulate),
         ("optimizer", &blueprint.optimizer),
         ("score", &blueprint.score),
+        ("score base", &blueprint.score_base),
         ("generate", &blueprint.generate),
     ];
     compiled
@@ -230,40 +272,44 @@ pub(crate) fn memory(
     engine: &Engine<'_>,
     lease_bytes: Option<usize>,
 ) -> Result<Memory, EngineError> {
+    let ledgers = engine.ledgers_served()?;
+    let of_ranks = ledgers.iter().map(|of| kinds(&of.planned, &of.allocated)).collect();
     Ok(Memory {
-        ranks: distinct(&engine.ledgers_served()?),
+        ranks: distinct(of_ranks),
+        phases: Vec::new(),
         lease_bytes,
         peak_resident_bytes: record::peak_resident_bytes(),
     })
 }
 
 /// Ranks with the same bytes are one row.
-fn distinct(ledgers: &[RankLedgers]) -> Vec<RankMemory> {
-    let mut found: Vec<(&RankLedgers, Vec<usize>)> = Vec::new();
-    for (rank, ledgers) in ledgers.iter().enumerate() {
-        match found.iter_mut().find(|(known, _)| *known == ledgers) {
+pub fn distinct(of_ranks: Vec<Vec<KindBytes>>) -> Vec<RankMemory> {
+    let mut found: Vec<(Vec<KindBytes>, Vec<usize>)> = Vec::new();
+    for (rank, kinds) in of_ranks.into_iter().enumerate() {
+        match found.iter_mut().find(|(known, _)| *known == kinds) {
             Some((_, ranks)) => ranks.push(rank),
-            None => found.push((ledgers, vec![rank])),
+            None => found.push((kinds, vec![rank])),
         }
     }
-    let of = |(ledgers, members): (&RankLedgers, Vec<usize>)| RankMemory {
+    let of = |(kinds, members): (Vec<KindBytes>, Vec<usize>)| RankMemory {
         ranks: ranges(&members),
-        kinds: kinds(ledgers),
+        kinds,
     };
     found.into_iter().map(of).collect()
 }
 
-fn kinds(ledgers: &RankLedgers) -> Vec<KindBytes> {
+/// Bytes of every kind.
+pub fn kinds(planned: &Ledger, used: &Ledger) -> Vec<KindBytes> {
     let of = |kind: Kind| KindBytes {
         kind: kind.name().to_owned(),
-        planned_bytes: ledgers.planned.bytes(kind),
-        used_bytes: ledgers.allocated.bytes(kind),
+        planned_bytes: planned.bytes(kind),
+        used_bytes: used.bytes(kind),
     };
     Kind::ALL.into_iter().map(of).collect()
 }
 
 /// Kernels as they ran so far.
-pub(crate) fn kernels(engine: &Engine<'_>) -> Vec<KernelUse> {
+pub fn kernels(engine: &Engine<'_>) -> Vec<KernelUse> {
     let uses = engine.kernels().into_iter();
     uses.map(|of| KernelUse {
         program: of.program.to_owned(),
@@ -296,36 +342,37 @@ fn ranges(numbers: &[usize]) -> String {
 ///
 /// # Errors
 /// A record whose settings this version does not have.
-pub fn requested(record: &Record, folder: PathBuf) -> Result<Requested, serde_json::Error> {
+pub fn requested<S: DeserializeOwned>(
+    record: &Record,
+    folder: PathBuf,
+) -> Result<Requested<S>, serde_json::Error> {
     let asked = record.settings.iter().filter(|setting| !setting.requested.is_null());
     let (mut settings, mut sources) = (Map::new(), Map::new());
     for setting in asked {
         settings.insert(setting.key.clone(), setting.requested.clone());
         sources.insert(setting.key.clone(), setting.source.clone());
     }
-    let mut requested: Requested = Requested {
+    settings.insert("out".into(), value_of(&folder));
+    Ok(Requested {
         settings: serde_json::from_value(Value::Object(settings))?,
         sources: serde_json::from_value(Value::Object(sources))?,
-    };
-    requested.settings.out = Some(folder);
-    Ok(requested)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use program::Ledger;
 
     #[test]
     fn ranks_with_the_same_bytes_are_one_row() {
-        let ledgers = |planned: usize, allocated: usize| {
+        let rank = |planned: usize, allocated: usize| {
             let mut both = [Ledger::default(); 2];
             both[0].add(Kind::ALL[0], planned);
             both[1].add(Kind::ALL[0], allocated);
-            RankLedgers { planned: both[0], allocated: both[1] }
+            kinds(&both[0], &both[1])
         };
-        let (usual, other, over) = (ledgers(8, 8), ledgers(4, 4), ledgers(8, 9));
-        let found = distinct(&[usual, usual, other, usual, over]);
+        let usual = || rank(8, 8);
+        let found = distinct(vec![usual(), usual(), rank(4, 4), usual(), rank(8, 9)]);
         let rows: Vec<_> = found
             .iter()
             .map(|of| (&*of.ranks, of.kinds[0].planned_bytes, of.kinds[0].used_bytes))

@@ -145,7 +145,7 @@ pub(crate) fn of_ranks(error: EngineError) -> TrainError {
 
 impl TrainError {
     /// What the record says of a run that failed so.
-    pub(crate) fn status(&self) -> Status {
+    pub fn status(&self) -> Status {
         let (step, samples) = match self {
             TrainError::NonFiniteLoss { step, sample, .. } => (Some(*step), vec![sample.clone()]),
             TrainError::NonFiniteGradient { step, samples, .. }

@@ -7,7 +7,7 @@
 //! Nothing here prints: an [`Observer`] is told of every step and may stop the run.
 
 mod batch;
-mod contents;
+pub mod contents;
 mod error;
 mod evaluation;
 mod fingerprint;
@@ -27,9 +27,12 @@ pub use error::TrainError;
 pub use evaluation::{EvalEvent, held_out};
 pub use lr::LearningRate;
 pub use observer::{Flow, Observer, StepEvent};
-pub use product::{adapter as write_adapter, model as write_model};
+pub use product::{adapter as write_adapter, model as write_model, path as product_path};
+pub use recorder::Recorder;
 pub use run::{Outcome, Run, Space};
-pub use run_folder::{CHECKPOINTS, RunError, checkpoints};
+pub use run_folder::{
+    CHECKPOINTS, Files, RunError, at as checkpoint_at, checkpoints, load as load_checkpoint,
+};
 pub use settings::{
     Chosen, DataSource, Facts, Mode, OrderKind, Profile, Requested, Resolved, ScheduleKind,
     Settings, SettingsError, Size, Source, TooLongPolicy, WeightType, default_sequences,

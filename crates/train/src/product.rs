@@ -18,7 +18,7 @@ const ADAPTER: &str = "adapter";
 const MODEL: &str = "model";
 
 /// Where the product of a run goes.
-pub(crate) fn path(folder: &Path, lora: bool) -> PathBuf {
+pub fn path(folder: &Path, lora: bool) -> PathBuf {
     folder.join(if lora { ADAPTER } else { MODEL })
 }
 

@@ -1,12 +1,13 @@
 //! Keeps a run's record while it goes: written whole before the first step, after it, at each checkpoint and at the end.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use engine::{Engine, EngineError, Part};
 use program::ParamId;
 use record::{
-    Change, Clock, Gate, Reading, Record, RecordError, Reserve, Rows, Session, SigningKey, Status,
-    TENSORS_FILE, TensorsAt, Verdict,
+    Change, Clock, Gate, KernelUse, PhaseBytes, RankMemory, Reading, Record, RecordError, Reserve,
+    Rows, Session, SigningKey, Status, TENSORS_FILE, TensorsAt, Verdict, durable,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -14,7 +15,9 @@ use sha2::{Digest, Sha256};
 
 use crate::contents;
 use crate::error::{TrainError, of_ranks};
+use crate::fingerprint;
 use crate::gates;
+use crate::run_folder::{self, RunError};
 use crate::surroundings::Surroundings;
 
 /// A line of `tensors.jsonl`.
@@ -37,9 +40,11 @@ impl TensorsLine {
     }
 }
 
-/// The record of a run under way.
-pub(crate) struct Recorder {
+/// The record of a run under way; its folder is this process's for as long. The first rank has it.
+pub struct Recorder {
     folder: PathBuf,
+    /// Given back when it is closed.
+    _lock: File,
     record: Record,
     clock: Clock,
     tensors: Rows,
@@ -55,9 +60,67 @@ pub(crate) struct Recorder {
 pub(crate) const LAST_BYTES: u64 = 4 << 20;
 
 impl Recorder {
-    /// Writes a new session of a record, in which `done` steps are done.
-    pub(crate) fn begin(
+    /// Begins the folder of a new run, which must hold nothing.
+    ///
+    /// # Errors
+    /// [`RunError`].
+    pub fn create(
         folder: &Path,
+        record: Record,
+        surroundings: &Surroundings,
+    ) -> Result<Recorder, RunError> {
+        let lock = run_folder::create(folder)?;
+        let recorder = Self::begin(folder, lock, record, surroundings, 0, Vec::new())?;
+        run_folder::make_checkpoints(folder)?;
+        Ok(recorder)
+    }
+
+    /// Goes on with the run of a folder, whose record would begin as `now`, asked once the folder is this process's; gives
+    /// the steps of its newest checkpoint.
+    ///
+    /// # Errors
+    /// [`RunError::Changed`] where it is not the same run and the change is not let pass, [`RunError::Finished`] where
+    /// nothing is left to do, and others.
+    pub fn resume<E: From<RunError>>(
+        folder: &Path,
+        now: impl FnOnce() -> Result<Record, E>,
+        surroundings: &Surroundings,
+        product: &Path,
+    ) -> Result<(Recorder, usize), E> {
+        let (record, lock) = unfinished(folder, product)?;
+        let now = now()?;
+        Ok(Self::go_on(record, lock, now, folder, surroundings, product)?)
+    }
+
+    fn go_on(
+        mut record: Record,
+        lock: File,
+        now: Record,
+        folder: &Path,
+        surroundings: &Surroundings,
+        product: &Path,
+    ) -> Result<(Recorder, usize), RunError> {
+        let allowed = &surroundings.allow_changed;
+        let changed = run_folder::verify(folder, &record, &now.identity, allowed)?;
+        run_folder::make_checkpoints(folder)?;
+        // Before anything is written: what is refused stays as it is.
+        let newest = run_folder::newest(folder)?;
+        if let Some((_, checkpoint)) = &newest {
+            run_folder::verify_logs(folder, checkpoint)?;
+        }
+        run_folder::clean(folder)?;
+        // A run that was killed between its product and its end makes both again, to the same bytes.
+        durable::remove_folder(product)?;
+        let done = newest.map_or(0, |(step, _)| step);
+        contents::renew(&mut record, now);
+        let recorder = Self::begin(folder, lock, record, surroundings, done, changed)?;
+        Ok((recorder, done))
+    }
+
+    /// Writes a new session of a record, in which `done` steps are done.
+    fn begin(
+        folder: &Path,
+        lock: File,
         mut record: Record,
         surroundings: &Surroundings,
         done: usize,
@@ -115,21 +178,54 @@ impl Recorder {
         }
         record.write(folder)?;
         record::unseal(folder)?;
-        Ok(Recorder { folder: folder.to_owned(), record, clock, tensors, start, room, key })
+        let folder = folder.to_owned();
+        Ok(Recorder { folder, _lock: lock, record, clock, tensors, start, room, key })
+    }
+
+    /// The run's folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Notes a gate; one that failed stops the run.
-    pub(crate) fn gate(&mut self, gate: Gate) -> Result<(), TrainError> {
+    ///
+    /// # Errors
+    /// [`TrainError::Gate`].
+    pub fn gate(&mut self, gate: Gate) -> Result<(), TrainError> {
         let (failed, step) = (gate.verdict == Verdict::Failed, gate.step);
-        self.record.note(gate.clone());
+        self.note(gate.clone());
         if failed {
             return Err(TrainError::Gate { step, gate: Box::new(gate) });
         }
         Ok(())
     }
 
-    /// Hashes every trained tensor after `step` steps; gives the names of those that are as at the start.
-    pub(crate) fn tensors(
+    /// Notes a gate of a run that goes on, or has failed already.
+    pub fn note(&mut self, gate: Gate) {
+        self.record.note(gate);
+    }
+
+    /// Hashes every trained tensor after `step` steps with `updates` updates, on the first rank while the others follow,
+    /// and gates that each has changed since the start.
+    ///
+    /// # Errors
+    /// [`TrainError`].
+    pub fn tensors(
+        &mut self,
+        engine: &Engine<'_>,
+        step: usize,
+        updates: u64,
+    ) -> Result<(), TrainError> {
+        let unchanged = self.hash_tensors(engine, step)?;
+        if updates >= COMPARABLE_UPDATES {
+            let gate = gates::changed(&unchanged, contents::trained(engine).count());
+            self.gate(gate.at(step))?;
+        }
+        Ok(())
+    }
+
+    /// The names of those that are as at the start.
+    fn hash_tensors(
         &mut self,
         engine: &Engine<'_>,
         step: usize,
@@ -155,24 +251,51 @@ impl Recorder {
     }
 
     /// Takes what every rank holds by now. On the first rank, while the others follow.
+    ///
+    /// # Errors
+    /// Another rank failed.
     pub(crate) fn memory(&mut self, engine: &Engine<'_>) -> Result<(), TrainError> {
         let lease = self.record.memory.lease_bytes;
         self.record.memory = contents::memory(engine, lease).map_err(of_ranks)?;
         Ok(())
     }
 
-    /// Hash of the frozen weights at the start.
-    pub(crate) fn frozen(&self) -> &str {
-        self.record.identity.hashes.get(contents::WEIGHTS).map_or("", String::as_str)
+    /// Takes what ranks hold by now, where whoever runs knows it.
+    pub fn holds(&mut self, ranks: Vec<RankMemory>, phases: Vec<PhaseBytes>) {
+        (self.record.memory.ranks, self.record.memory.phases) = (ranks, phases);
     }
 
-    /// Writes the record as things stand.
-    pub(crate) fn write(&mut self, engine: &Engine<'_>) -> Result<(), RecordError> {
-        self.refresh(engine);
+    /// Gates that the frozen weights are as at the start. On the first rank, while the others follow.
+    ///
+    /// # Errors
+    /// [`TrainError`].
+    pub fn frozen(&mut self, engine: &Engine<'_>, step: usize) -> Result<(), TrainError> {
+        let lora = engine.graph.params.iter().any(|param| param.adapter);
+        let now = match lora {
+            true => fingerprint::weights(engine).map_err(of_ranks)?,
+            false => String::new(),
+        };
+        let hashes = &self.record.identity.hashes;
+        let start = hashes.get(contents::WEIGHTS).map_or("", String::as_str);
+        let gate = gates::frozen(lora, start, &now);
+        self.gate(gate.at(step))
+    }
+
+    /// Programs of an engine beside the one that the record began with.
+    pub fn also_runs(&mut self, engine: &Engine<'_>) {
+        self.record.programs.extend(contents::programs(engine));
+    }
+
+    /// Writes the record as things stand, with the kernels that ran.
+    ///
+    /// # Errors
+    /// [`RecordError`].
+    pub fn write(&mut self, kernels: Vec<KernelUse>) -> Result<(), RecordError> {
+        self.refresh(kernels);
         self.record.write(&self.folder)
     }
 
-    fn refresh(&mut self, engine: &Engine<'_>) {
+    fn refresh(&mut self, kernels: Vec<KernelUse>) {
         self.clock.look(Reading::now());
         let (jumps, count) = self.clock.jumps();
         if let Some(session) = self.record.sessions.last_mut() {
@@ -180,7 +303,7 @@ impl Recorder {
             session.seconds = self.clock.elapsed().as_secs_f64();
             session.clock_jumps = jumps.to_vec();
             session.clock_jump_count = count;
-            session.kernels = contents::kernels(engine);
+            session.kernels = kernels;
             session.peak_resident_bytes = record::peak_resident_bytes();
             self.record.arithmetic.kernels = session.kernels.clone();
             self.record.memory.peak_resident_bytes = session.peak_resident_bytes;
@@ -188,24 +311,38 @@ impl Recorder {
     }
 
     /// Looks at the clocks, so that a jump is placed where it happens.
-    pub(crate) fn tick(&mut self) {
+    pub fn tick(&mut self) {
         self.clock.look(Reading::now());
     }
 
     /// Writes how the run ended, and seals it.
-    pub(crate) fn conclude(
-        &mut self,
-        engine: &Engine<'_>,
-        status: Status,
-    ) -> Result<(), RecordError> {
+    ///
+    /// # Errors
+    /// [`RecordError`].
+    pub fn conclude(&mut self, kernels: Vec<KernelUse>, status: Status) -> Result<(), RecordError> {
         self.record.status = status;
         self.room = None;
-        self.refresh(engine);
+        self.refresh(kernels);
         let reported = record::report::write(&self.folder, &self.record);
         record::conclude(&self.folder, &self.record, self.key.as_ref())?;
         reported
     }
 }
+
+/// Takes the folder of a run that is not finished, and its record.
+fn unfinished(folder: &Path, product: &Path) -> Result<(Record, File), RunError> {
+    // A folder without a run gets no lock file.
+    Record::read(folder)?;
+    let lock = run_folder::lock(folder)?;
+    // Before the lock another process may have gone on with it, to its end.
+    let record = Record::read(folder)?;
+    let Status::Finished { .. } = record.status else { return Ok((record, lock)) };
+    let (path, product) = (folder.to_owned(), product.to_owned());
+    Err(RunError::Finished { path, product })
+}
+
+/// Updates after which everything that LoRA trains has had gradients: A moves one update after B.
+const COMPARABLE_UPDATES: u64 = 2;
 
 fn sha256(engine: &Engine<'_>, id: ParamId) -> Result<String, EngineError> {
     let mut hasher = Sha256::new();
@@ -214,14 +351,4 @@ fn sha256(engine: &Engine<'_>, id: ParamId) -> Result<String, EngineError> {
         Ok::<(), EngineError>(())
     })?;
     Ok(record::hex(&hasher.finalize()))
-}
-
-/// Whether what LoRA trains has had gradients for two steps: A moves one step after B.
-pub(crate) fn may_be_compared(step: usize) -> bool {
-    step >= 2
-}
-
-/// The gate over [`Recorder::tensors`].
-pub(crate) fn changed(engine: &Engine<'_>, unchanged: &[String]) -> Gate {
-    gates::changed(unchanged, contents::trained(engine).count())
 }

@@ -254,7 +254,7 @@ fn a_run_goes_on_with_the_settings_of_its_record() {
     let record = Record::read(&fixture.out("out")).unwrap();
     let asked = fixture.requested("out", "rank = 4\n");
     assert_eq!(train::requested(&record, fixture.out("out")).unwrap(), asked);
-    let moved = train::requested(&record, "/elsewhere".into()).unwrap();
+    let moved: train::Requested = train::requested(&record, "/elsewhere".into()).unwrap();
     assert_eq!(moved.settings.out, Some("/elsewhere".into()));
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::durable;
 use crate::error::RecordError;
 use crate::record::Record;
-use crate::rows::{self, EVALS_FILE, STEPS_FILE};
+use crate::rows::{self, EVALS_FILE, SECONDS, STEPS_FILE};
 
 /// The report's file.
 pub const REPORT_FILE: &str = "report.html";
@@ -37,35 +37,28 @@ pub fn write(folder: &Path, record: &Record) -> Result<(), RecordError> {
     durable::write(folder, REPORT_FILE, html(folder, record)?.as_bytes())
 }
 
-/// Writes a report of figures and plots alone into a run's folder, from its `steps.jsonl`: for runs that have no
-/// [`Record`]. `eval_reward` of a line is drawn beside `reward`.
-///
-/// # Errors
-/// As [`rows::read`] and [`durable::write`].
-pub fn write_curves(
-    folder: &Path,
-    title: &str,
-    facts: &[(String, String)],
-) -> Result<(), RecordError> {
-    let mut steps = columns(&rows::read(folder, STEPS_FILE)?);
-    let mut evals = Columns::new();
-    if let Some(points) = steps.remove("eval_reward") {
-        evals.insert("reward".into(), points);
-    }
-    let html = page::curves(title, facts, &steps, &evals);
-    durable::write(folder, REPORT_FILE, html.as_bytes())
-}
-
-/// The numbers of lines by field, over the field `step`.
+/// The numbers of lines by field, over the field `step`; those of an object by its name and theirs: `measured.kl`.
 fn columns(lines: &[Map<String, Value>]) -> Columns {
     let mut columns = Columns::new();
     for line in lines {
         let Some(step) = line.get("step").and_then(Value::as_f64) else { continue };
-        for (key, value) in line {
+        let mut point = |key: String, value: &Value| {
             if let Some(number) = value.as_f64() {
-                columns.entry(key.clone()).or_default().push((step, number));
+                columns.entry(key).or_default().push((step, number));
+            }
+        };
+        for (key, value) in line {
+            match value {
+                Value::Object(parts) => {
+                    parts.iter().for_each(|(part, value)| point(format!("{key}.{part}"), value));
+                }
+                value => point(key.clone(), value),
             }
         }
+    }
+    // A step of several parts has its seconds in them.
+    if let Some(total) = columns.get("seconds.total").cloned() {
+        columns.insert(SECONDS.to_owned(), total);
     }
     rates(&mut columns);
     columns
@@ -73,7 +66,7 @@ fn columns(lines: &[Map<String, Value>]) -> Columns {
 
 /// Adds tokens a second, where tokens and seconds are logged.
 fn rates(columns: &mut Columns) {
-    let (Some(tokens), Some(seconds)) = (columns.get("tokens"), columns.get("seconds")) else {
+    let (Some(tokens), Some(seconds)) = (columns.get("tokens"), columns.get(SECONDS)) else {
         return;
     };
     let pairs = tokens.iter().zip(seconds).filter(|(_, second)| second.1 > 0.0);

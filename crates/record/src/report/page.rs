@@ -8,20 +8,21 @@ use super::Columns;
 use super::plot::{Line, number, plot};
 use crate::gate::Verdict;
 use crate::git::Git;
-use crate::record::{KindBytes, Memory, Record, Standing, Status};
+use crate::record::{KindBytes, Memory, PhaseBytes, Record, Standing, Status};
 
 /// Plots of fields of `steps.jsonl`: field, title, unit. A field that no line has is left out.
-const PLOTS: [(&str, &str, &str); 10] = [
+const PLOTS: [(&str, &str, &str); 11] = [
     ("loss", "Loss", "nats a token"),
     ("reward", "Reward", "mean of the step"),
     ("rate", "Rate", "tokens a second"),
     ("grad_norm", "Gradient norm", "before clipping"),
     ("lr", "Learning rate", ""),
-    ("kl", "Divergence from the reference", "nats a token"),
+    ("measured.kl", "Divergence from the reference", "nats a token"),
     ("entropy", "Entropy", "nats a token"),
-    ("accuracy", "Accuracy", ""),
-    ("completion_tokens", "Completion tokens", ""),
-    ("differing_bytes", "Differing log-prob bytes", ""),
+    ("pairs.accuracy", "Accuracy", "part of the pairs"),
+    ("length", "Completion length", "mean tokens"),
+    ("uniform", "Groups of equal rewards", "they teach nothing"),
+    ("differing_bytes", "Differing log-prob bytes", "training against rollout"),
 ];
 
 const STYLE: &str = include_str!("style.css");
@@ -39,7 +40,7 @@ pub(crate) fn page(record: &Record, steps: &Columns, evals: &Columns) -> String 
              <h1>{title}</h1>"
         ),
     );
-    head(&mut html, record, steps);
+    head(&mut html, record, steps, evals);
     plots(&mut html, steps, evals);
     gates(&mut html, record);
     memory(&mut html, &record.memory);
@@ -50,31 +51,8 @@ pub(crate) fn page(record: &Record, steps: &Columns, evals: &Columns) -> String 
     html
 }
 
-/// A page of figures and plots alone.
-pub(crate) fn curves(
-    title: &str,
-    facts: &[(String, String)],
-    steps: &Columns,
-    evals: &Columns,
-) -> String {
-    let title = escaped(title);
-    let mut html = format!(
-        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
-         content=\"width=device-width\"><title>{title}</title><style>{STYLE}</style></head><body><main>\
-         <h1>{title}</h1><dl>"
-    );
-    for (name, value) in facts {
-        let (name, value) = (escaped(name), escaped(value));
-        put(&mut html, format_args!("<div><dt>{name}</dt><dd>{value}</dd></div>"));
-    }
-    html.push_str("</dl>");
-    plots(&mut html, steps, evals);
-    html.push_str("</main></body></html>\n");
-    html
-}
-
 /// How it stands, in a few figures.
-fn head(html: &mut String, record: &Record, steps: &Columns) {
+fn head(html: &mut String, record: &Record, steps: &Columns, evals: &Columns) {
     let standing = record.standing();
     let state = standing.to_string();
     let words = match &standing {
@@ -85,7 +63,10 @@ fn head(html: &mut String, record: &Record, steps: &Columns) {
     };
     put(html, format_args!("<p class=\"status {state}\"><b>{state}</b> {}</p>", escaped(&words)));
     let last = |key: &str| steps.get(key).and_then(|points| points.last()).map(|point| point.1);
-    let first = |key: &str| steps.get(key).and_then(|points| points.first()).map(|point| point.1);
+    let from_to = |columns: &Columns, key: &str| {
+        let points = columns.get(key)?;
+        Some(format!("{:.4} → {:.4}", points.first()?.1, points.last()?.1))
+    };
     let sum =
         |key: &str| steps.get(key).map(|points| points.iter().map(|point| point.1).sum::<f64>());
     html.push_str("<dl>");
@@ -95,16 +76,18 @@ fn head(html: &mut String, record: &Record, steps: &Columns) {
         }
     };
     figure("steps", last("step").map(|step| format!("{step} of {}", record.steps)));
-    figure("loss", first("loss").zip(last("loss")).map(|(a, b)| format!("{a:.4} → {b:.4}")));
+    figure("loss", from_to(steps, "loss"));
+    figure("reward", from_to(steps, "reward"));
+    figure("held-out loss", from_to(evals, "loss"));
+    figure("held-out reward", from_to(evals, "reward"));
     figure("tokens", sum("tokens").map(number));
     figure("hours of steps", sum("seconds").map(|s| format!("{:.2}", s / 3600.0)));
     let rate = sum("tokens").zip(sum("seconds")).filter(|(_, s)| *s > 0.0);
     figure("tokens a second", rate.map(|(tokens, s)| format!("{:.0}", tokens / s)));
     figure("trained parameters", Some(record.trained_parameters.to_string()));
-    figure(
-        "supervised of tokens",
-        Some(format!("{} of {}", record.data.supervised, record.data.tokens)),
-    );
+    let data = &record.data;
+    let supervised = format!("{} of {}", data.supervised, data.tokens);
+    figure("supervised of tokens", (data.supervised > 0).then_some(supervised));
     figure("started", record.sessions.first().map(|session| escaped(&session.started)));
     html.push_str("</dl>");
 }
@@ -163,6 +146,7 @@ fn memory(html: &mut String, memory: &Memory) {
         }
         kinds(html, &of.kinds);
     }
+    phases(html, &memory.phases);
     let lease = memory.lease_bytes.map(|lease| format!("lease {}", bytes(lease)));
     let peak = memory.peak_resident_bytes.map(|peak| format!("peak resident {}", bytes(peak)));
     let rest: Vec<String> = lease.into_iter().chain(peak).collect();
@@ -199,6 +183,28 @@ fn kinds(html: &mut String, kinds: &[KindBytes]) {
             bytes(sum(|k| k.used_bytes)),
         ),
     );
+}
+
+/// What each rank held in each phase.
+fn phases(html: &mut String, phases: &[PhaseBytes]) {
+    if phases.is_empty() {
+        return;
+    }
+    html.push_str("<table><tr><th>rank</th><th>phase</th><th>planned</th><th>used</th></tr>");
+    for of in phases {
+        let agrees = if of.planned_bytes == of.used_bytes { "" } else { " failed" };
+        put(
+            html,
+            format_args!(
+                "<tr><td class=\"n\">{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n{agrees}\">{}</td></tr>",
+                of.rank,
+                escaped(&of.phase),
+                bytes(of.planned_bytes),
+                bytes(of.used_bytes),
+            ),
+        );
+    }
+    html.push_str("</table>");
 }
 
 fn settings(html: &mut String, record: &Record) {

@@ -67,6 +67,7 @@ pub(crate) fn record() -> Record {
         data: DataRecord { samples: 3, tokens: 30, supervised: 12, ..DataRecord::default() },
         memory: Memory {
             ranks: vec![ranks("0", 64)],
+            phases: Vec::new(),
             lease_bytes: Some(128),
             peak_resident_bytes: Some(1 << 20),
         },

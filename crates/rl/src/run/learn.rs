@@ -1,9 +1,11 @@
 //! A step's updates: reference log-probs, coefficients, the training pass and its check, the optimizer.
 
+use arena::ExecError;
 use engine::{Engine, EngineError, TokenMeasures};
 
 use super::Run;
 use crate::batch::Packed;
+use crate::compare::{Compared, First};
 use crate::error::{RlError, at};
 use crate::event::RlEvent;
 use crate::grpo;
@@ -83,17 +85,22 @@ fn learn_groups(
             (found.logp, found.full)
         };
         let (coefs, measured) = grpo::coefs(samples, g, &logp, full.as_deref());
-        if !grpo::teaches(&coefs) {
-            break;
+        let (teaches, of_rollout) = (grpo::teaches(&coefs), number == 0);
+        let found = match (teaches, of_rollout) {
+            (true, _) => pass.train(samples, &coefs)?,
+            // Nothing to learn; what training makes of the rollout is compared all the same.
+            (false, true) => pass.score(samples)?,
+            (false, false) => break,
+        };
+        let mut compared = Compared::new();
+        let took_part = pass.packed.took_part(samples.len());
+        compared.add(&found.logp, &logp, &took_part);
+        if let Some(full) = &full {
+            compared.add(found.full.as_deref().unwrap_or_default(), full, &took_part);
         }
-        let found = pass.train(samples, &coefs)?;
-        let of_rollout = number == 0;
-        let again = [
-            (&found.logp, &logp),
-            (found.full.as_ref().unwrap_or(&logp), full.as_ref().unwrap_or(&logp)),
-        ];
-        for (found, expected) in again {
-            pass.check(found, expected, of_rollout.then_some(&mut *event), number)?;
+        pass.check(&compared, of_rollout.then_some(&mut *event), number)?;
+        if !teaches {
+            break;
         }
         let counted = grpo::counted(samples, g);
         let taken = |lists: &Lists| -> Lists {
@@ -131,12 +138,33 @@ fn learn_pairs(
     }
     let (coefs, measured) = pairs::coefs(samples, dpo, &logp);
     let found = pass.train(samples, &coefs)?;
-    pass.check(&found.logp, &logp, None, 0)?;
+    let mut compared = Compared::new();
+    compared.add(&found.logp, &logp, &pass.packed.took_part(samples.len()));
+    pass.check(&compared, None, 0)?;
     pass.update(hyper, done, event)?;
     event.loss = measured.loss;
     event.pairs = Some(measured);
     record.updates.push(stored(logp, None, &coefs, None, Some(measured)));
     Ok(())
+}
+
+/// Names the sample whose log-prob is not finite.
+fn named(
+    error: EngineError,
+    step: usize,
+    what: &'static str,
+    packed: &Packed,
+    index: usize,
+    samples: &[Sample],
+) -> RlError {
+    match error {
+        EngineError::Exec { source: ExecError::NonFiniteLogProb { row, value, .. }, .. } => {
+            let sample = packed.sample_of_row(index, row, samples);
+            let sample = sample.map_or_else(|| format!("row {row}"), |i| samples[i].origin.clone());
+            RlError::NonFinite { step, sample, value }
+        }
+        other => at(step, what)(other),
+    }
 }
 
 fn stored(
@@ -174,37 +202,37 @@ impl Pass<'_, '_> {
 
     /// Log-probs by the policy as it is.
     fn score(&mut self, samples: &[Sample]) -> Result<Found, RlError> {
-        self.every(samples, |engine, packed, index| {
+        self.every(samples, "log-probs", |engine, packed, index| {
             engine.measure(&packed.batch(index, samples, None))
         })
-        .map_err(at(self.step, "log-probs"))
     }
 
     /// Gradients from coefficients; what the forward passes found.
     fn train(&mut self, samples: &[Sample], coefs: &[Coefs]) -> Result<Found, RlError> {
         let total = self.packed.len();
-        self.every(samples, |engine, packed, index| {
+        self.every(samples, "training", |engine, packed, index| {
             engine.train_and_measure(&packed.batch(index, samples, Some(coefs)), index, total)
         })
-        .map_err(at(self.step, "training"))
     }
 
     /// Runs this replica's micro-batches and gathers what every replica's found.
     fn every(
         &mut self,
         samples: &[Sample],
+        what: &'static str,
         mut run: impl FnMut(&mut Engine<'_>, &Packed, usize) -> Result<TokenMeasures, EngineError>,
-    ) -> Result<Found, EngineError> {
-        let Pass { engine, packed, .. } = self;
-        let total = packed.len();
+    ) -> Result<Found, RlError> {
+        let Pass { engine, packed, step } = self;
+        let (total, step) = (packed.len(), *step);
         let mut mine = Vec::new();
         for index in engine.micro_batches_of(total) {
-            mine.push(run(engine, packed, index)?);
+            let found = run(engine, packed, index);
+            mine.push(found.map_err(|error| named(error, step, what, packed, index, samples))?);
         }
         let engine = &*engine;
-        let gather = |values: Option<Vec<Vec<f32>>>| -> Result<Option<Lists>, EngineError> {
+        let gather = |values: Option<Vec<Vec<f32>>>| -> Result<Option<Lists>, RlError> {
             let Some(values) = values else { return Ok(None) };
-            let all = engine.gather_micro_batches(total, values)?;
+            let all = engine.gather_micro_batches(total, values).map_err(at(step, what))?;
             Ok(Some(packed.split(samples, &all)))
         };
         let logp = mine.iter().map(|m| m.logp.clone()).collect();
@@ -217,42 +245,31 @@ impl Pass<'_, '_> {
         })
     }
 
-    /// Compares log-probs of the training pass with those that coefficients were made of: the rollout's with `event`,
-    /// else the scoring pass's of an update. Samples that took no part have none in the pass.
+    /// Ends the run where the training pass found other log-probs than coefficients were made of: the rollout's with
+    /// `event`, which is told of the comparison, else the scoring pass's of an update.
     fn check(
         &self,
-        found: &[Vec<f32>],
-        expected: &[Vec<f32>],
+        compared: &Compared,
         event: Option<&mut RlEvent>,
         number: usize,
     ) -> Result<(), RlError> {
-        let (mut bytes, mut compared, mut first) = (0, 0, None);
-        for (sample, (found, expected)) in found.iter().zip(expected).enumerate() {
-            if found.is_empty() {
-                continue;
-            }
-            for (token, (a, b)) in found.iter().zip(expected).enumerate() {
-                compared += 1;
-                let pairs = a.to_le_bytes().into_iter().zip(b.to_le_bytes());
-                let differing = pairs.filter(|(a, b)| a != b).count();
-                if differing > 0 {
-                    first.get_or_insert((sample, token, *a, *b));
-                }
-                bytes += differing;
-            }
-        }
         let step = self.step;
-        match (event, first) {
-            (Some(event), None) => {
-                event.compared = compared;
-                Ok(())
-            }
-            (None, None) => Ok(()),
-            (Some(_), Some((sample, token, training, rollout))) => {
-                Err(RlError::Differs { step, bytes, sample, token, training, rollout })
-            }
-            (None, Some(_)) => Err(RlError::NotRepeated { step, update: number + 1 }),
+        let Compared { values, differing_bytes: bytes, first, ratio } = *compared;
+        let Some(event) = event else {
+            return match first {
+                None => Ok(()),
+                Some(_) => Err(RlError::NotRepeated { step, update: number + 1 }),
+            };
+        };
+        (event.compared, event.differing_bytes, event.ratio_before) = (values, bytes, ratio);
+        if let Some(First { sample, token, found: training, expected: rollout }) = first {
+            return Err(RlError::Differs { step, bytes, sample, token, training, rollout });
         }
+        let [least, most] = ratio;
+        if ratio != [1.0; 2] {
+            return Err(RlError::Ratio { step, least, most });
+        }
+        Ok(())
     }
 
     fn update(

@@ -9,6 +9,7 @@ use program::Topology;
 use program::keep::Keep;
 use program::lower::Head;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 use train::{Chosen, Facts, Mode, Requested, SettingsError};
 
 use super::{FailurePolicy, KlPlace, MethodKind, RewardKind, RlSettings};
@@ -287,6 +288,29 @@ impl Resolved {
         Ok(Resolved { train, raw, method })
     }
 
+    /// Every setting that the method reads, by key: a [`Chosen`] or null.
+    pub(crate) fn by_key(&self, requested: &Requested<RlSettings>) -> Map<String, Value> {
+        let object = |value: Result<Value, serde_json::Error>| match value {
+            Ok(Value::Object(map)) => map,
+            other => unreachable!("settings are an object: {other:?}"),
+        };
+        let (name, own, keys) = match &self.method {
+            Method::Grpo(grpo) => ("grpo", object(serde_json::to_value(grpo)), &GRPO_KEYS[..]),
+            Method::Dpo(dpo) => ("dpo", object(serde_json::to_value(dpo)), &DPO_KEYS[..]),
+        };
+        let mut all = object(serde_json::to_value(&self.train));
+        all.retain(|key, _| TRAIN_KEYS.iter().chain(keys).any(|k| k == key));
+        all.extend(own);
+        all.insert("method".into(), json!({"value": name, "why": requested.from("method")}));
+        all.insert("raw".into(), json!(self.raw));
+        all
+    }
+
+    /// Whether completions are generated.
+    pub fn is_online(&self) -> bool {
+        matches!(self.method, Method::Grpo(_))
+    }
+
     /// The topology that trains.
     pub fn training(&self) -> Topology {
         self.train.topology()
@@ -331,13 +355,14 @@ impl Resolved {
         let by_count = (2 * samples).div_ceil(segments);
         let accumulation = (by_tokens + by_count + 1).min(samples);
         let shape = TrainShape { tokens, segments, accumulation, keep, coef_known: true };
-        let (reference, again) = match &self.method {
-            Method::Grpo(g) => (g.kl_coef.value != 0.0, g.updates.value > 1),
-            Method::Dpo(_) => (true, true),
+        let reference = match &self.method {
+            Method::Grpo(g) => g.kl_coef.value != 0.0,
+            Method::Dpo(_) => true,
         };
         Job {
             train: Some(shape),
-            score: again.then_some((tokens, segments)),
+            // Pairs, later updates, and steps that teach nothing: their log-probs are compared all the same.
+            score: Some((tokens, segments)),
             score_base: reference.then_some((tokens, segments)),
             head: self.head(),
             generate: None,
@@ -484,8 +509,10 @@ fn check_grpo(
         r.within(key, value, (least..=COUNT_LIMIT).contains(&value), &needed)?;
     }
     let whole = g.top_k.value == 0 && g.top_p.value == 1.0;
-    // Kept candidates are said by logits of the policy that generated: after an update they are others.
-    let needed = "1 with top_k or top_p: after an update a token has no kept candidates of its own";
+    // Kept candidates are said by the logit of the last one. Logits have a meaning only up to a constant, which an update
+    // shifts, so the same logit says another set after it; and a token that falls out of its set has the probability 0.
+    let needed = "1 with top_k or top_p: the candidates that a token was chosen from are named by a logit of the policy \
+                  that generated, which names others after an update";
     r.within("updates", g.updates.value, whole || g.updates.value == 1, needed)?;
     let (longest, tokens) = (train.max_length.value, g.max_tokens.value);
     let needed =

@@ -93,7 +93,7 @@ fn three_steps(seat: &mut Seat<'_>, keeps_weights: bool) -> Result<(), SyncError
     for number in 1..=3 {
         for phase in Phase::ALL {
             let before = account.held();
-            phases.enter(phase, &mut trainer, &mut rollout)?;
+            phases.enter(phase, Some(&mut trainer), Some(&mut rollout))?;
             let ledger = phases.ledger(phase);
             assert_eq!(trainer.ledger(), ledger.trainer, "{phase:?}");
             assert_eq!(rollout.ledger(), ledger.rollout, "{phase:?}");
@@ -129,16 +129,41 @@ fn what_sleeps_cannot_run_and_wakes_only_into_room() {
     let (mut trainer, mut rollout) = engines(&account, &phases);
     load(&mut trainer, 3);
     load(&mut rollout, 3);
-    phases.enter(Phase::Rollout, &mut trainer, &mut rollout).unwrap();
+    phases.enter(Phase::Rollout, Some(&mut trainer), Some(&mut rollout)).unwrap();
     assert!(matches!(step(&mut trainer, 1), Err(EngineError::Asleep { program: "train", .. })));
     let early = trainer.wake(&[Kind::Gradient, Kind::Graph, Kind::Workspace]);
     assert!(matches!(early, Err(EngineError::Alloc(AllocError::NoRoom { .. }))), "{early:?}");
-    phases.enter(Phase::Train, &mut trainer, &mut rollout).unwrap();
+    phases.enter(Phase::Train, Some(&mut trainer), Some(&mut rollout)).unwrap();
     step(&mut trainer, 1).unwrap();
     let mut scheduler = Scheduler::new(&rollout, None).unwrap();
     scheduler.submit(request(0, bytes(0, 9), 4)).unwrap();
     let asleep = scheduler.step(&mut rollout);
     assert!(matches!(asleep, Err(RolloutError::Engine(EngineError::Asleep { .. }))));
+}
+
+#[test]
+fn weights_that_slept_must_be_written_before_they_are_used() {
+    let phases = phases(false);
+    let account = phases.account();
+    let (mut trainer, mut rollout) = engines(&account, &phases);
+    load(&mut trainer, 3);
+    load(&mut rollout, 3);
+    let one = |rollout: &mut Engine<'_>| {
+        let mut scheduler = Scheduler::new(rollout, None).unwrap();
+        scheduler.submit(request(0, bytes(0, 9), 4)).unwrap();
+        scheduler.run(rollout, |_| Ok::<(), RolloutError>(())).map(|completions| completions.len())
+    };
+    assert_eq!(one(&mut rollout).unwrap(), 1);
+    phases.enter(Phase::Train, Some(&mut trainer), Some(&mut rollout)).unwrap();
+    phases.enter(Phase::Rollout, Some(&mut trainer), Some(&mut rollout)).unwrap();
+    let lost = one(&mut rollout);
+    assert!(matches!(lost, Err(RolloutError::Engine(EngineError::Lost { .. }))), "{lost:?}");
+    let ids: Vec<_> = trainer.graph.param_ids().collect();
+    for id in ids {
+        let values = trainer.read_param(id);
+        rollout.write_param(id, &values);
+    }
+    assert_eq!(one(&mut rollout).unwrap(), 1);
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use crate::learning::Learning;
 use crate::model::{self, Source};
 use crate::output;
-use anyhow::{Result, bail};
+use crate::resumed::{self, RunSettings};
+use anyhow::{Context, Result, bail};
+use rl::RlSettings;
 use rl::replay::{self, Replayed};
 use std::path::PathBuf;
 
@@ -25,19 +27,31 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    let record = rl::read_record(&args.run)?;
-    let step = rl::read_step(&args.run, args.step)?;
-    let mut found = replay::coefficients(&record.resolved, &step);
-    if !args.no_model && replay::has_weights(&args.run, args.step) {
-        let reference = &record.resolved.train.model.value;
-        let model = model::open(reference, &args.source, args.json)?;
-        let learning = Learning::new(record.requested.clone(), model)?;
+    let folder = std::path::absolute(&args.run)?;
+    let source = resumed::source(&args.source)?;
+    let record = resumed::of_kind(&folder, RlSettings::KIND)?;
+    let step = rl::read_step(&folder, args.step)?;
+    let method = rl::recorded_method(&record).with_context(|| {
+        format!("{}: this version does not have its settings", folder.display())
+    })?;
+    let mut found = replay::coefficients(&method, &step);
+    if !args.no_model && replay::has_weights(&folder, args.step) {
+        let requested = resumed::recorded_settings::<RlSettings>(&record, &folder)?;
+        let reference = requested.settings.train.model.clone().context("the run has no model")?;
+        let model = model::open(&reference, &source, args.json)?;
+        let learning = Learning::new(requested, model)?;
         let mut engine = learning.scorer(args.json)?;
-        found.log_probs = Some(replay::log_probs(&args.run, &record.resolved, &step, &mut engine)?);
+        found.log_probs = Some(replay::log_probs(&folder, &learning.resolved, &step, &mut engine)?);
     }
     output::report(args.json, &found, text)?;
     if !found.same() {
         bail!("the step did not come out as it was stored");
+    }
+    if !found.compared() {
+        bail!(
+            "nothing could be compared: the step had no update, and the weights before it are in no checkpoint (or \
+             --no-model)"
+        );
     }
     Ok(())
 }

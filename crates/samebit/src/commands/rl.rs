@@ -1,19 +1,19 @@
 //! `samebit rl`: reinforcement learning.
 
 use crate::interrupt;
-use crate::learning::Learning;
+use crate::learning::{Learning, Plan};
 use crate::model::{self, Source};
 use crate::output::{self, Table, duration};
 use crate::progress;
+use crate::resumed;
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
-use rl::{Flow, Observer, Outcome, RlEvent, RlSettings};
+use rl::{Flow, Observer, Outcome, RlEval, RlEvent, RlSettings};
 use serde::Serialize;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use train::Requested;
 
 /// Arguments of `samebit rl`.
 #[derive(clap::Args)]
@@ -23,9 +23,22 @@ pub(crate) struct Args {
     config: Option<PathBuf>,
     #[command(flatten)]
     settings: RlSettings,
-    /// Go on from the newest checkpoint of the run in --out
+    /// Go on from the newest checkpoint of a run: RUN alone is enough, its record has the settings; without RUN, the one in
+    /// --out
+    #[arg(long, value_name = "RUN", num_args = 0..=1)]
+    resume: Option<Option<PathBuf>>,
+    /// Resume although these changed: settings, or what the refusal names (data, template, grader, binary, …)
+    #[arg(long, value_name = "WHAT,...", value_delimiter = ',', requires = "resume")]
+    allow_changed: Vec<String>,
+    /// Run with uncommitted changes in the working directory; the record keeps the patch
     #[arg(long)]
-    resume: bool,
+    allow_dirty: bool,
+    /// Sign the finished run with the key in a file of 64 hexadecimal digits [default: $SAMEBIT_SIGN_KEY]
+    #[arg(long, value_name = "FILE")]
+    sign_key: Option<PathBuf>,
+    /// Print what every rank holds in each phase, and stop
+    #[arg(long)]
+    plan: bool,
     /// Print the JSON schema of the settings file and stop
     #[arg(long)]
     schema: bool,
@@ -42,40 +55,50 @@ struct Learned {
     out: PathBuf,
     /// Adapter or model folder; null when the run was stopped.
     product: Option<PathBuf>,
-    /// Held-out reward before the first step; null where it was not measured, or by a resumed run.
-    eval_before: Option<f64>,
+    /// The most that every rank together was planned to hold.
     planned_bytes: usize,
     steps: Vec<RlEvent>,
+    evaluations: Vec<RlEval>,
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
     if args.schema {
         return output::report(true, &schemars::schema_for!(RlSettings), |_| String::new());
     }
-    let requested = Requested::read(args.config.as_deref(), args.settings)?;
+    // A resumed run goes to where it was begun; what this command names is where it is given.
+    let signing_key = resumed::signing_key(args.sign_key.as_deref())?;
+    let source = resumed::source(&args.source)?;
+    let resume = args.resume.as_ref().and_then(Option::as_deref);
+    let requested = resumed::requested(resume, args.config.as_deref(), &args.settings)?;
     let reference = requested.settings.train.model.clone();
     let reference = reference.context("no model: give --model, or `model` in the settings file")?;
-    let model = model::open(&reference, &args.source, args.json)?;
+    let model = model::open(&reference, &source, args.json)?;
     let learning = Learning::new(requested, model)?;
+    if args.plan {
+        return output::report(args.json, &learning.plan, Plan::text);
+    }
+    let mut surroundings = learning.surroundings(args.allow_dirty)?;
+    surroundings.allow_changed = args.allow_changed;
+    surroundings.signing_key = signing_key;
     if !args.json {
         eprint!("{}", learning.summary());
     }
-    let mut bar = Bar::new(args.json)?;
-    let outcome = learning.run(&mut bar, args.resume, args.json)?;
+    let mut bar = Bar::new(args.json, args.resume.is_some())?;
+    let outcome = learning.run(&mut bar, &surroundings, args.resume.is_some(), args.json)?;
     let out = learning.resolved.train.out.value.clone();
     let report = Learned {
         product: match &outcome {
             Outcome::Finished { product } => Some(product.clone()),
             Outcome::Stopped { .. } => None,
         },
-        eval_before: bar.before,
-        planned_bytes: learning.ledger().total(),
+        planned_bytes: learning.plan.peak_bytes,
         steps: bar.steps,
+        evaluations: bar.evaluations,
         out,
     };
     output::report(args.json, &report, text)?;
     if let Outcome::Stopped { step } = outcome {
-        bail!("stopped after step {step}; go on with --resume");
+        bail!("stopped after step {step}; go on with --resume {}", report.out.display());
     }
     Ok(())
 }
@@ -99,18 +122,24 @@ fn text(report: &Learned) -> String {
         row("reward", &|s| s.reward);
         row("length", &|s| s.length);
     }
-    let held_out = report.steps.iter().rev().find_map(|s| s.eval_reward);
-    let held_out = match (report.eval_before, held_out) {
-        (Some(before), Some(after)) => format!("held-out reward {before:.4} → {after:.4}\n"),
-        (None, Some(after)) => format!("held-out reward {after:.4}\n"),
-        _ => String::new(),
+    let held_out = match &report.evaluations[..] {
+        [] => String::new(),
+        [one] => format!("held-out reward {:.4}\n", one.reward),
+        [before, .., after] => {
+            format!("held-out reward {:.4} → {:.4}\n", before.reward, after.reward)
+        }
+    };
+    // Pairs have no rollouts to compare with.
+    let compared = match first.pairs {
+        Some(_) => String::new(),
+        None => format!(": {differing} differing bytes in {compared} log-probs"),
     };
     let end = match &report.product {
         Some(product) => format!("finished: {}", product.display()),
         None => "stopped".to_string(),
     };
     format!(
-        "{} steps in {}: {differing} differing bytes in {compared} log-probs\n{}{held_out}{end}\n",
+        "{} steps in {}{compared}\n{}{held_out}{end}\n",
         report.steps.len(),
         duration(seconds),
         table.text()
@@ -122,14 +151,16 @@ struct Bar {
     bar: Option<ProgressBar>,
     quiet: bool,
     stop: Arc<AtomicBool>,
-    before: Option<f64>,
+    resumed: bool,
     steps: Vec<RlEvent>,
+    evaluations: Vec<RlEval>,
 }
 
 impl Bar {
-    fn new(quiet: bool) -> Result<Bar> {
+    fn new(quiet: bool, resumed: bool) -> Result<Bar> {
         let stop = interrupt::stop_flag()?;
-        Ok(Bar { bar: None, quiet, stop, before: None, steps: Vec::new() })
+        let (steps, evaluations) = (Vec::new(), Vec::new());
+        Ok(Bar { bar: None, quiet, stop, resumed, steps, evaluations })
     }
 
     fn line(&self, text: &str) {
@@ -141,14 +172,17 @@ impl Bar {
 
 impl Observer for Bar {
     fn start(&mut self, step: usize, steps: usize) {
+        if self.resumed && step == 0 && !self.quiet {
+            eprintln!("the run has made no checkpoint: it goes on from its first step");
+        }
         let bar = progress::steps(steps as u64, self.quiet);
         bar.set_position(step as u64);
         self.bar = Some(bar);
     }
 
-    fn before(&mut self, eval_reward: f64) {
-        self.before = Some(eval_reward);
-        self.line(&format!("before the first step: held-out reward {eval_reward:.4}"));
+    fn evaluated(&mut self, event: &RlEval) {
+        self.line(&format!("after step {}: held-out reward {:.4}", event.step, event.reward));
+        self.evaluations.push(*event);
     }
 
     fn rollout(&mut self, done: usize, total: usize) {
@@ -165,9 +199,6 @@ impl Observer for Bar {
                 text += &format!("  reward {:.3}  uniform {}", event.reward, event.uniform);
                 text += &format!("/{}  length {:.1}", event.groups, event.length);
             }
-        }
-        if let Some(reward) = event.eval_reward {
-            text += &format!("  held-out {reward:.3}");
         }
         text += &format!("  {:.1} s", event.seconds.total);
         if let Some(bar) = &self.bar {

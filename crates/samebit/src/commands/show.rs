@@ -228,6 +228,18 @@ fn memory(record: &Record) -> String {
     if let Some(peak) = memory.peak_resident_bytes {
         text += &format!("  peak resident {} ({})\n", Bytes(peak), thousands(peak));
     }
+    if !memory.phases.is_empty() {
+        let mut table = Table::new(&["rank and phase", "planned", "used", "bytes"]);
+        for of in &memory.phases {
+            table.row([
+                format!("{} {}", of.rank, of.phase),
+                Bytes(of.planned_bytes).to_string(),
+                Bytes(of.used_bytes).to_string(),
+                thousands(of.used_bytes),
+            ]);
+        }
+        text += &table.text();
+    }
     text
 }
 

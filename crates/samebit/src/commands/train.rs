@@ -4,15 +4,15 @@ use crate::checks;
 use crate::device;
 use crate::model::Source;
 use crate::output;
+use crate::resumed;
 use crate::tuning::{self, Bar, MemoryReport, Tuning};
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use data::CacheOutcome;
 use engine::{Engine, Job};
-use record::Record;
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
-use train::{Outcome, Requested, Settings, StepEvent};
+use train::{Outcome, Settings, StepEvent};
 
 /// Arguments of `samebit train`.
 #[derive(clap::Args)]
@@ -44,76 +44,19 @@ pub(crate) struct Args {
     source: Source,
 }
 
-impl Args {
-    fn requested(&self) -> Result<Requested> {
-        match &self.resume {
-            Some(Some(run)) => self.recorded(run),
-            _ => Ok(Requested::read(self.config.as_deref(), self.settings.clone())?),
-        }
-    }
-
-    /// The settings of a run's record; flags outrank them. Relative paths in them count from where the run was begun, so
-    /// that is where this process goes.
-    fn recorded(&self, run: &Path) -> Result<Requested> {
-        if self.config.is_some() || self.settings.out.is_some() {
-            bail!(
-                "--resume {} has the settings already: leave --config and --out out",
-                run.display()
-            );
-        }
-        let folder = std::path::absolute(run_of(run))?;
-        let record = Record::read(&folder)?;
-        let mut flags = self.settings.clone();
-        let data = flags.data.iter_mut().flatten().map(|source| &mut source.path);
-        for path in data.chain(flags.eval.iter_mut().flatten()) {
-            *path = std::path::absolute(&*path)?;
-        }
-        if let Some(model) = flags.model.as_mut().filter(|model| Path::new(model).exists()) {
-            let path = std::path::absolute(&*model)?;
-            *model = path.to_str().context("--model: its path is not UTF-8")?.to_owned();
-        }
-        let recorded = train::requested(&record, folder.clone()).with_context(|| {
-            format!("{}: this version does not have its settings", folder.display())
-        })?;
-        let from = &record.directory;
-        std::env::set_current_dir(from).with_context(|| {
-            format!("{}: the run was begun there, and its paths count from there", from.display())
-        })?;
-        Ok(recorded.overridden(flags)?)
-    }
-}
-
-/// The run of a path that may be one of its checkpoints, as the end of a stopped run names it.
-fn run_of(path: &Path) -> &Path {
-    let of_checkpoint = || {
-        let checkpoints = path.parent()?;
-        let is_step = path.file_name()?.to_str()?.starts_with("step-");
-        (is_step && checkpoints.ends_with(train::CHECKPOINTS)).then(|| checkpoints.parent())?
-    };
-    of_checkpoint().unwrap_or(path)
-}
-
 /// Settings, model, data and plan of a run, and what its record is to say.
 pub(crate) fn prepare(args: &Args, quiet: bool) -> Result<Tuning> {
     // A resumed run goes to where it was begun; what this command names is where it is given.
-    let absolute = |path: Option<PathBuf>| path.map(std::path::absolute).transpose();
-    let from_environment = || std::env::var_os(SIGN_KEY).map(PathBuf::from);
-    let signing_key = absolute(args.sign_key.clone().or_else(from_environment))?;
-    let cache = args.source.cache.clone().map_or_else(hub::default_folder, Ok);
-    let source = Source { cache: absolute(cache.ok())?, ..args.source.clone() };
-    let mut tuning = tuning::prepare(args.requested()?, &source, Job::default(), quiet)?;
+    let signing_key = resumed::signing_key(args.sign_key.as_deref())?;
+    let source = resumed::source(&args.source)?;
+    let resume = args.resume.as_ref().and_then(Option::as_deref);
+    let requested = resumed::requested(resume, args.config.as_deref(), &args.settings)?;
+    let mut tuning = tuning::prepare(requested, &source, Job::default(), quiet)?;
     let surroundings = &mut tuning.surroundings;
     surroundings.allow_changed = args.allow_changed.clone();
     surroundings.signing_key = signing_key;
-    if let Some(key) = &surroundings.signing_key {
-        // A key that cannot be read must not show after the last step.
-        record::read_signing_key(key)?;
-    }
     Ok(tuning)
 }
-
-/// Environment variable with the file of the signing key.
-const SIGN_KEY: &str = "SAMEBIT_SIGN_KEY";
 
 /// The report.
 #[derive(Serialize)]

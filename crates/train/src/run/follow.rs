@@ -61,7 +61,7 @@ impl Run<'_, '_> {
                 Some(Action::Initialise) => self.initialise()?,
                 Some(Action::Load) => {
                     let checkpoint = run_folder::at(&self.resolved.out.value, number);
-                    run_folder::load(&checkpoint, self.engine, number)?;
+                    run_folder::load::<Evaluations>(&checkpoint, self.engine, number)?;
                 }
                 Some(Action::Gradients) => {
                     let step = schedule.step(number).ok_or_else(|| unknown(action))?;

@@ -8,17 +8,15 @@ use std::path::{Path, PathBuf};
 use data::{Dataset, Schedule};
 use engine::{AdapterSource, Engine};
 use formats::Checkpoint;
-use record::{Reading, Record, Status, durable};
+use record::{Reading, Status};
 
 use self::follow::Action;
 use crate::contents;
-use crate::error::{TrainError, of_ranks};
+use crate::error::TrainError;
 use crate::evaluation::Evaluations;
-use crate::fingerprint;
-use crate::gates;
 use crate::observer::Observer;
 use crate::product;
-use crate::recorder::{self, Recorder};
+use crate::recorder::Recorder;
 use crate::run_folder::{self, RunError};
 use crate::settings::{Requested, Resolved};
 use crate::surroundings::Surroundings;
@@ -91,9 +89,7 @@ impl Run<'_, '_> {
         let mut schedule = self.schedule()?;
         let folder = self.resolved.out.value.clone();
         let record = contents::record(self, &mut schedule)?;
-        let _lock = run_folder::create(&folder)?;
-        let recorder = Recorder::begin(&folder, record, self.surroundings, 0, Vec::new())?;
-        run_folder::make_checkpoints(&folder)?;
+        let recorder = Recorder::create(&folder, record, self.surroundings)?;
         self.under_way(&folder, recorder, schedule, 0, observer)
     }
 
@@ -112,30 +108,10 @@ impl Run<'_, '_> {
     fn go_on(&mut self, observer: &mut dyn Observer) -> Result<Outcome, TrainError> {
         let mut schedule = self.schedule()?;
         let folder = self.resolved.out.value.clone();
-        // A folder without a run gets no lock file.
-        Record::read(&folder)?;
-        let _lock = run_folder::lock(&folder)?;
-        // Before the lock another process may have gone on with it, to its end.
-        let mut record = Record::read(&folder)?;
         let product = product::path(&folder, self.resolved.lora().is_some());
-        if let Status::Finished { .. } = record.status {
-            return Err(RunError::Finished { path: folder, product }.into());
-        }
-        let now = contents::record(self, &mut schedule)?;
-        let allowed = &self.surroundings.allow_changed;
-        let changed = run_folder::verify(&folder, &record, &now.identity, allowed)?;
-        run_folder::make_checkpoints(&folder)?;
-        // Before anything is written: what is refused stays as it is.
-        let newest = run_folder::newest(&folder)?;
-        if let Some((_, checkpoint)) = &newest {
-            run_folder::verify_logs(&folder, checkpoint)?;
-        }
-        run_folder::clean(&folder)?;
-        // A run that was killed between its product and its end makes both again, to the same bytes.
-        durable::remove_folder(&product)?;
-        let done = newest.map_or(0, |(step, _)| step);
-        contents::renew(&mut record, now);
-        let recorder = Recorder::begin(&folder, record, self.surroundings, done, changed)?;
+        let now = || contents::record(self, &mut schedule);
+        let (recorder, done) =
+            Recorder::resume::<TrainError>(&folder, now, self.surroundings, &product)?;
         self.under_way(&folder, recorder, schedule, done, observer)
     }
 
@@ -160,7 +136,7 @@ impl Run<'_, '_> {
             Ok(End::Stopped { step, .. }) => Status::Stopped { step: *step },
             Err(error) => error.status(),
         };
-        let concluded = recorder.conclude(self.engine, status);
+        let concluded = recorder.conclude(contents::kernels(self.engine), status);
         // What went wrong first is what is told.
         let end = end?;
         concluded?;
@@ -180,10 +156,10 @@ impl Run<'_, '_> {
     ) -> Result<End, TrainError> {
         self.announce(Action::Initialise, 0)?;
         self.initialise()?;
-        self.check_space(folder)?;
+        Space::of(self.engine).check(folder, self.resolved.keep_checkpoints.value)?;
         let mut evaluations = Evaluations::default();
         if done == 0 {
-            recorder.tensors(self.engine, 0)?;
+            recorder.tensors(self.engine, 0, 0)?;
         } else {
             let (step, checkpoint) =
                 run_folder::newest(folder)?.ok_or_else(|| RunError::State {
@@ -237,36 +213,15 @@ impl Run<'_, '_> {
         Ok(schedule)
     }
 
-    /// Refuses to begin where the disk has no room for every checkpoint that is kept, one more while it is written, and
-    /// the product.
-    fn check_space(&self, folder: &Path) -> Result<(), TrainError> {
-        let kept = self.resolved.keep_checkpoints.value as u64;
-        let space = Space::of(self.engine);
-        run_folder::need_space(
-            folder,
-            &format!("a run that keeps {kept} checkpoints of {} bytes", space.checkpoint_bytes),
-            space.needed(self.resolved.keep_checkpoints.value, folder)?,
-        )?;
-        Ok(())
-    }
-
     fn finish(
         &self,
         folder: &Path,
         recorder: &mut Recorder,
         step: usize,
     ) -> Result<(), TrainError> {
-        let unchanged = recorder.tensors(self.engine, step)?;
-        if recorder::may_be_compared(step) {
-            recorder.gate(recorder::changed(self.engine, &unchanged).at(step))?;
-        }
+        recorder.tensors(self.engine, step, step as u64)?;
+        recorder.frozen(self.engine, step)?;
         let lora = self.resolved.lora();
-        let weights = match lora {
-            Some(_) => fingerprint::weights(self.engine).map_err(of_ranks)?,
-            None => String::new(),
-        };
-        let frozen = gates::frozen(lora.is_some(), recorder.frozen(), &weights);
-        recorder.gate(frozen.at(step))?;
         recorder.memory(self.engine)?;
         let product = product::path(folder, lora.is_some());
         match lora {
@@ -311,6 +266,16 @@ impl Space {
         let checkpoints = self.checkpoint_bytes.saturating_mul((kept as u64).saturating_add(1));
         let whole = checkpoints + self.product_bytes + recorder::LAST_BYTES;
         Ok(whole.saturating_sub(run_folder::held_bytes(folder)?))
+    }
+
+    /// Refuses to begin where the disk of a run's folder has no room for them.
+    ///
+    /// # Errors
+    /// [`RunError::NoSpace`], and where the disk cannot be asked.
+    pub fn check(&self, folder: &Path, kept: usize) -> Result<(), RunError> {
+        let what =
+            format!("a run that keeps {kept} checkpoints of {} bytes", self.checkpoint_bytes);
+        run_folder::need_space(folder, &what, self.needed(kept, folder)?)
     }
 }
 

@@ -6,45 +6,22 @@ use std::time::Instant;
 use arena::ExecError;
 use data::Schedule;
 use engine::{EngineError, MicroBatch};
-use record::{EVALS_FILE, Reading, Reserve, Rows, STEPS_FILE};
+use record::Reading;
 
 use super::follow::Action;
-use super::{Due, End, Run, Space};
+use super::{Due, End, Run};
 use crate::batch::{StepBatches, origin_of_row, sum_active};
+use crate::contents;
 use crate::error::{TrainError, of_ranks};
 use crate::evaluation::{EvalEvent, Evaluations, evaluate};
 use crate::gates::{self, LossBounds};
 use crate::lr::LearningRate;
 use crate::observer::{Flow, Observer, StepEvent};
-use crate::recorder::{self, Recorder};
-use crate::run_folder::{self, RunError};
+use crate::recorder::Recorder;
+use crate::run_folder::Files;
 
 /// Samples that an error of a step names.
 const NAMED_SAMPLES: usize = 8;
-
-/// Files of a run that grow, and the room that is held for its next checkpoint.
-struct Files {
-    steps: Rows,
-    evals: Rows,
-    reserve: Option<Reserve>,
-}
-
-impl Files {
-    /// Opens the files of a run that has done `done` steps: lines of later steps, which an interrupted run left, go.
-    fn open(folder: &Path, done: usize) -> Result<Files, RunError> {
-        let mut lines = 0;
-        let steps = Rows::open(folder, STEPS_FILE, |_: &StepEvent| {
-            lines += 1;
-            lines <= done
-        })?;
-        if lines < done {
-            let path = folder.join(STEPS_FILE);
-            return Err(RunError::LogTooShort { path, lines, step: done });
-        }
-        let evals = Rows::open(folder, EVALS_FILE, |event: &EvalEvent| event.step <= done)?;
-        Ok(Files { steps, evals, reserve: None })
-    }
-}
 
 impl Run<'_, '_> {
     /// Every step from `done` on, with gates, evaluations and checkpoints.
@@ -59,8 +36,8 @@ impl Run<'_, '_> {
     ) -> Result<End, TrainError> {
         let steps = schedule.steps();
         let lr = LearningRate::new(self.resolved, steps);
-        let mut files = Files::open(folder, done)?;
-        self.reserve(folder, &mut files)?;
+        let kept = self.resolved.keep_checkpoints.value;
+        let mut files = Files::open(folder, done, self.engine, kept)?;
         let mut due = Due::new(self.resolved);
         let patience = self.resolved.patience.as_ref().map(|chosen| chosen.value);
         observer.start(done, steps);
@@ -71,22 +48,22 @@ impl Run<'_, '_> {
             let event =
                 self.step(recorder, done, steps, epoch, micro_batches, lr.at(done), observer)?;
             done += 1;
-            files.steps.append(&event)?;
+            files.step(&event)?;
             recorder.tick();
             if done == 1 {
                 self.gate(recorder, done)?;
-                recorder.write(self.engine)?;
+                recorder.write(contents::kernels(self.engine))?;
             }
             if self.is_evaluated(done, steps) {
                 let event = self.evaluate(&mut evaluations, done)?;
-                files.evals.append(&event)?;
+                files.evaluation(&event)?;
                 observer.evaluated(&event);
                 early = evaluations.exhausted(patience);
             }
             let last = done == steps || early.is_some();
             let stop = observer.step(&event) == Flow::Stop && !last;
             if stop || (due.is(done, Reading::now()) && !last) {
-                let checkpoint = self.save(folder, recorder, &mut files, done, evaluations)?;
+                let checkpoint = self.save(recorder, &mut files, done, evaluations)?;
                 due.made(Reading::now());
                 observer.saved(&checkpoint);
                 if stop {
@@ -94,8 +71,7 @@ impl Run<'_, '_> {
                 }
             }
         }
-        files.steps.sync()?;
-        files.evals.sync()?;
+        files.sync()?;
         self.gate(recorder, done)?;
         Ok(End::Finished { step: done, early })
     }
@@ -123,41 +99,19 @@ impl Run<'_, '_> {
         recorder.gate(gates::adapters(self.engine).map_err(of_ranks)?.at(step))
     }
 
-    /// Makes a checkpoint, reads it back and compares it, and only then removes old ones.
     fn save(
         &self,
-        folder: &Path,
         recorder: &mut Recorder,
         files: &mut Files,
         step: usize,
         evaluations: Evaluations,
     ) -> Result<PathBuf, TrainError> {
         self.gate(recorder, step)?;
-        files.steps.sync()?;
-        files.evals.sync()?;
-        let unchanged = recorder.tensors(self.engine, step)?;
-        if recorder::may_be_compared(step) {
-            recorder.gate(recorder::changed(self.engine, &unchanged).at(step))?;
-        }
-        // The room that was held is what is written to now.
-        files.reserve = None;
-        run_folder::need_space(folder, "a checkpoint", Space::of(self.engine).checkpoint_bytes)?;
-        let checkpoint = run_folder::save(folder, self.engine, step, evaluations)?;
-        let compared = run_folder::compare(&checkpoint, self.engine)?;
-        let figure = format!("{compared} bytes read back the same");
-        recorder.gate(record::Gate::ok("checkpoints read back", figure).at(step))?;
-        run_folder::prune(folder, self.resolved.keep_checkpoints.value)?;
+        recorder.tensors(self.engine, step, step as u64)?;
+        let checkpoint = files.save(recorder, self.engine, step, &evaluations)?;
         recorder.memory(self.engine)?;
-        recorder.write(self.engine)?;
-        self.reserve(folder, files)?;
+        recorder.write(contents::kernels(self.engine))?;
         Ok(checkpoint)
-    }
-
-    /// Holds room for the next checkpoint.
-    fn reserve(&self, folder: &Path, files: &mut Files) -> Result<(), TrainError> {
-        let bytes = Space::of(self.engine).checkpoint_bytes;
-        files.reserve = Some(run_folder::reserve(folder, bytes)?);
-        Ok(())
     }
 
     /// One optimizer step, `index` from 0.

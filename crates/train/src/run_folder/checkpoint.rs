@@ -15,11 +15,11 @@ use formats::safetensors::{self, Header, OutputTensor, Tensor};
 use program::ParamId;
 use record::durable::{self, WRITING, sync_folder};
 use record::hash_file;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 use super::error::{RunError, io};
 use super::logs::Logs;
-use crate::evaluation::Evaluations;
 
 /// The folder of checkpoints in a run's folder.
 pub const CHECKPOINTS: &str = "checkpoints";
@@ -27,11 +27,11 @@ const STATE_FILE: &str = "state.safetensors";
 const POSITION_FILE: &str = "state.json";
 
 #[derive(Serialize, Deserialize)]
-struct Position {
+struct Position<P> {
     /// Steps done.
     step: usize,
-    /// What evaluations have found so far.
-    evaluations: Evaluations,
+    /// What the loop needs besides.
+    progress: P,
     /// BLAKE3 of the state file.
     state_blake3: String,
     /// The run's logs so far.
@@ -60,11 +60,11 @@ fn trained(engine: &Engine<'_>) -> Vec<(ParamId, [String; 3])> {
 }
 
 /// Saves the state after `step` steps; gives its folder. On the first rank, while the others follow.
-pub(crate) fn save(
+pub(super) fn save(
     folder: &Path,
     engine: &Engine<'_>,
     step: usize,
-    evaluations: Evaluations,
+    progress: &impl Serialize,
 ) -> Result<PathBuf, RunError> {
     let checkpoints = folder.join(CHECKPOINTS);
     let target = at(folder, step);
@@ -76,7 +76,7 @@ pub(crate) fn save(
     let state = staged.path().join(STATE_FILE);
     safetensors::write(&state, &[], tensors(engine)).map_err(Box::new)?;
     let (state_blake3, logs) = (hash_file(&state)?, Logs::of(folder)?);
-    let position = Position { step, evaluations, state_blake3, logs };
+    let position = Position { step, progress, state_blake3, logs };
     durable::write_json(staged.path(), POSITION_FILE, &position)?;
     if target.exists() {
         // Of this very step, by a run that was resumed from an earlier one: the same bytes.
@@ -163,7 +163,7 @@ fn all(folder: &Path) -> Result<Vec<(usize, PathBuf)>, RunError> {
 }
 
 /// The folder of the checkpoint after `step` steps.
-pub(crate) fn at(folder: &Path, step: usize) -> PathBuf {
+pub fn at(folder: &Path, step: usize) -> PathBuf {
     folder.join(CHECKPOINTS).join(format!("step-{step}"))
 }
 
@@ -173,7 +173,7 @@ pub(crate) fn newest(folder: &Path) -> Result<Option<(usize, PathBuf)>, RunError
 }
 
 /// Removes all but the `keep` newest checkpoints.
-pub(crate) fn prune(folder: &Path, keep: usize) -> Result<(), RunError> {
+pub(super) fn prune(folder: &Path, keep: usize) -> Result<(), RunError> {
     let found = all(folder)?;
     for (_, path) in &found[..found.len().saturating_sub(keep)] {
         fs::remove_dir_all(path).map_err(io("remove", path))?;
@@ -197,14 +197,17 @@ pub(crate) fn clean(folder: &Path) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Gives an engine the state of a checkpoint made after `step` steps.
-pub(crate) fn load(
+/// Gives an engine the state of a checkpoint made after `step` steps; gives what the loop needs besides.
+///
+/// # Errors
+/// [`RunError`]: it cannot be read, is damaged, or is another model's.
+pub fn load<P: DeserializeOwned>(
     checkpoint: &Path,
     engine: &mut Engine<'_>,
     step: usize,
-) -> Result<Evaluations, RunError> {
+) -> Result<P, RunError> {
     let position_path = checkpoint.join(POSITION_FILE);
-    let position: Position = durable::read_json(&position_path)?;
+    let position: Position<P> = durable::read_json(&position_path)?;
     if position.step != step {
         return Err(RunError::State {
             path: position_path,
@@ -217,19 +220,19 @@ pub(crate) fn load(
         return Err(RunError::Damaged { path, written: position.state_blake3, found });
     }
     State::open(path)?.load(engine)?;
-    Ok(position.evaluations)
+    Ok(position.progress)
 }
 
 /// Refuses a checkpoint that was made with other logs than those of its run's folder.
 pub(crate) fn verify_logs(folder: &Path, checkpoint: &Path) -> Result<(), RunError> {
-    let position: Position = durable::read_json(&checkpoint.join(POSITION_FILE))?;
+    let position: Position<IgnoredAny> = durable::read_json(&checkpoint.join(POSITION_FILE))?;
     position.logs.verify(folder, checkpoint)
 }
 
 /// Reads a checkpoint that was just made and compares it with the engine, byte for byte: nothing may be removed for it
 /// before it is known to be good.
-pub(crate) fn compare(checkpoint: &Path, engine: &Engine<'_>) -> Result<u64, RunError> {
-    let position: Position = durable::read_json(&checkpoint.join(POSITION_FILE))?;
+pub(super) fn compare(checkpoint: &Path, engine: &Engine<'_>) -> Result<u64, RunError> {
+    let position: Position<IgnoredAny> = durable::read_json(&checkpoint.join(POSITION_FILE))?;
     let path = checkpoint.join(STATE_FILE);
     let found = hash_file(&path)?;
     if found != position.state_blake3 {
@@ -349,7 +352,7 @@ mod tests {
     fn saved(engine: &Engine<'_>) -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join(CHECKPOINTS)).unwrap();
-        let checkpoint = save(folder.path(), engine, 3, Evaluations::default()).unwrap();
+        let checkpoint = save(folder.path(), engine, 3, &7).unwrap();
         (folder, checkpoint)
     }
 

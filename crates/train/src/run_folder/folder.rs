@@ -85,7 +85,8 @@ pub(crate) fn verify(
     now: &Identity,
     allowed: &[String],
 ) -> Result<Vec<Change>, RunError> {
-    let mut known: Vec<&str> = was.identity.keys().chain(now.keys()).chain([SETTINGS, SEAL]).collect();
+    let mut known: Vec<&str> =
+        was.identity.keys().chain(now.keys()).chain([SETTINGS, SEAL]).collect();
     known.sort_unstable();
     known.dedup();
     if let Some(unknown) = allowed.iter().find(|key| !known.contains(&key.as_str())) {

@@ -5,12 +5,12 @@
 
 mod checkpoint;
 mod error;
+mod files;
 mod folder;
 mod logs;
 
-pub use checkpoint::{CHECKPOINTS, checkpoints};
-pub(crate) use checkpoint::{
-    at, bytes, clean, compare, held_bytes, load, newest, prune, save, verify_logs,
-};
+pub use checkpoint::{CHECKPOINTS, at, checkpoints, load};
+pub(crate) use checkpoint::{bytes, clean, held_bytes, newest, verify_logs};
 pub use error::RunError;
-pub(crate) use folder::{create, lock, make_checkpoints, need_space, reserve, verify};
+pub use files::Files;
+pub(crate) use folder::{create, lock, make_checkpoints, need_space, verify};

@@ -1,25 +1,27 @@
 //! A reinforcement-learning run from its settings: prompts, plans of every rank, engines, the loop.
 
-use crate::device::{self, Compute, Device};
+mod plan;
+
+pub(crate) use plan::Plan;
+
+use crate::checks;
+use crate::device::{Compute, Device};
 use crate::infer;
 use crate::model::Model;
 use anyhow::{Context, Result, bail};
-use engine::{Blueprint, Engine, Fit, Fitter, GenerateShape, Job};
-use fabric::{Seat, World};
-use program::keep::{Keep, Level};
-use program::ledger::Bytes;
-use program::{Graph, Lease, Ledger, Op, Program, Rank, Topology};
+use arena::Account;
+use engine::{Blueprint, Engine, Job, Phase};
+use fabric::{Cause, Seat, World};
+use program::{Graph, Op, Program, Rank, Topology};
 use rl::{
-    Data, Engines, Method, Observer, Outcome, Pair, Prompt, Prompts, Resolved, RlSettings, Run,
-    read_pairs, read_prompts,
+    Data, Engines, Method, Observer, Outcome, Pair, Prompt, Prompts, Resolved, Reward, RlSettings,
+    Run, read_pairs, read_prompts,
 };
-use std::path::PathBuf;
-use std::sync::Mutex;
+use rollout::ShardPlan;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use text::Tokenizer;
-use train::{Facts, Requested};
-
-/// Tokens of a forward pass of the rollout.
-const PASS_TOKENS: usize = 512;
+use train::{Facts, Requested, Surroundings};
 
 /// Everything before the first step.
 pub(crate) struct Learning {
@@ -32,9 +34,18 @@ pub(crate) struct Learning {
     pairs: Vec<Pair>,
     graph: Graph,
     device: Device,
-    /// What trains, and what generates where that is another engine.
-    trainer: Job,
-    roller: Option<Job>,
+    pub(crate) plan: Plan,
+}
+
+/// Tokens of the longest sequence.
+fn longest(resolved: &Resolved, prompts: [&[Prompt]; 2], pairs: &[Pair]) -> usize {
+    let completion = match &resolved.method {
+        Method::Grpo(g) => g.max_tokens.value,
+        Method::Dpo(_) => 0,
+    };
+    let prompts = prompts.into_iter().flatten().map(|p| p.ids.len() + completion);
+    let pairs = pairs.iter().map(|p| p.prompt.ids.len() + p.chosen.len().max(p.rejected.len()));
+    prompts.chain(pairs).max().unwrap_or(1)
 }
 
 /// The data files. Prompts are drawn by step, so a weight of a source would be ignored.
@@ -84,7 +95,9 @@ impl Learning {
         let threads = (resolved.train.threads.value / world).max(1);
         let profile = resolved.train.profile.value;
         let device = Device::new(&Compute { threads: Some(threads), profile })?;
-        let mut learning = Learning {
+        let longest = longest(&resolved, [&prompts, &eval], &pairs);
+        let plan = Plan::new(&resolved, &graph, &device, longest)?;
+        Ok(Learning {
             model,
             requested,
             resolved,
@@ -94,72 +107,8 @@ impl Learning {
             pairs,
             graph,
             device,
-            trainer: Job::default(),
-            roller: None,
-        };
-        learning.plan()?;
-        Ok(learning)
-    }
-
-    /// Tokens of the longest sequence.
-    fn longest(&self) -> usize {
-        let completion = match &self.resolved.method {
-            Method::Grpo(g) => g.max_tokens.value,
-            Method::Dpo(_) => 0,
-        };
-        let prompts = self.prompts.iter().chain(&self.eval).map(|p| p.ids.len() + completion);
-        let pairs =
-            self.pairs.iter().map(|p| p.prompt.ids.len() + p.chosen.len().max(p.rejected.len()));
-        prompts.chain(pairs).max().unwrap_or(1)
-    }
-
-    /// Whether one engine trains and generates.
-    fn shared(&self) -> bool {
-        self.resolved.training() == self.resolved.generating()
-    }
-
-    /// The fastest keep set within the lease, over the ranks that hold most.
-    fn plan(&mut self) -> Result<()> {
-        let longest = self.longest();
-        let generate = match &self.resolved.method {
-            Method::Grpo(g) => {
-                Some(GenerateShape::full(g.rollout_sequences.value, longest, PASS_TOKENS))
-            }
-            Method::Dpo(_) => None,
-        };
-        let head = self.resolved.head();
-        let mut trainer = self.resolved.training_job(longest, Keep::uniform(Level::All));
-        if self.shared() {
-            trainer.generate = generate;
-        } else {
-            self.roller = Some(Job { generate, head, ..Job::default() });
-        }
-        let limit = self.resolved.train.memory.as_ref().map_or(usize::MAX, |m| m.value.0);
-        let ranks = self.resolved.training().ranks();
-        let rolled = self.roller_ledgers();
-        let workspace = self.device.workspace();
-        let fitter =
-            Fitter::new(&self.graph, self.resolved.training(), Rank::FIRST, &trainer, &workspace);
-        let Some(mut shape) = trainer.train else { unreachable!("the job trains") };
-        let each = limit.saturating_sub(rolled) / ranks;
-        let Some(Fit { keep, .. }) = fitter.fastest(shape.step(), each) else {
-            let least = fitter.ledger(shape.step(), Keep::uniform(Level::Input));
-            bail!(
-                "micro-batches of {} tokens do not fit: with every layer recomputed they need {} on each of {ranks} ranks \
-                 beside {} of rollout engines, and the lease is {}; lower micro_tokens, rollout_sequences or max_tokens",
-                shape.tokens,
-                Bytes(least.total()),
-                Bytes(rolled),
-                Bytes(limit)
-            );
-        };
-        shape.keep = keep;
-        trainer.train = Some(shape);
-        drop(workspace);
-        self.trainer = trainer;
-        let total = self.ledger();
-        Lease { bytes: limit }.check(&total)?;
-        device::check_available(&total)
+            plan,
+        })
     }
 
     fn blueprint(&self, topology: Topology, rank: Rank, job: Job) -> Blueprint {
@@ -168,30 +117,43 @@ impl Learning {
         Blueprint::new(&self.graph, topology, rank, job, workspace)
     }
 
-    fn ledgers(&self, topology: Topology, job: Job) -> Ledger {
-        let ranks = (0..topology.ranks()).map(|index| Rank::of(index, &topology));
-        let ledgers = ranks.map(|rank| self.blueprint(topology, rank, job).ledger);
-        ledgers.fold(Ledger::default(), |sum, ledger| sum.plus(&ledger))
-    }
-
-    fn roller_ledgers(&self) -> usize {
-        let generating = self.resolved.generating();
-        self.roller.map_or(0, |job| self.ledgers(generating, job).total())
-    }
-
-    /// Bytes by kind of every rank's engines.
-    pub(crate) fn ledger(&self) -> Ledger {
-        let trainers = self.ledgers(self.resolved.training(), self.trainer);
-        match self.roller {
-            None => trainers,
-            Some(job) => trainers.plus(&self.ledgers(self.resolved.generating(), job)),
+    /// What the record holds beside the run, with what was checked before it; refuses where a check failed.
+    pub(crate) fn surroundings(&self, allow_dirty: bool) -> Result<Surroundings> {
+        let current = Surroundings::current()?;
+        let checks = vec![checks::git(&current.git, allow_dirty)];
+        checks::refuse_failed(&checks)?;
+        let mut hashes = self.model.identity_hashes()?;
+        if let Some(grader) = self.grader_hash()? {
+            hashes.insert("grader".into(), grader);
         }
+        let stops = self.model.stops(&self.tokenizer);
+        let stops = stops.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>();
+        hashes.insert("end_tokens".into(), blake3::hash(&stops).to_hex().to_string());
+        Ok(Surroundings { device: self.device.describe(), hashes, checks, ..current })
+    }
+
+    /// Hash of the files that grade: a schema, and every argument of a program that is a file.
+    fn grader_hash(&self) -> Result<Option<String>> {
+        let Method::Grpo(g) = &self.resolved.method else { return Ok(None) };
+        let files: Vec<&Path> = match &g.reward.value {
+            Reward::JsonSchema(path) => vec![path],
+            Reward::Program(command, _) => command.iter().map(Path::new).collect(),
+            _ => Vec::new(),
+        };
+        let files: Vec<&Path> = files.into_iter().filter(|file| file.is_file()).collect();
+        if files.is_empty() {
+            return Ok(None);
+        }
+        let mut hasher = blake3::Hasher::new();
+        for file in files {
+            hasher.update(record::hash_file(file)?.as_bytes());
+        }
+        Ok(Some(hasher.finalize().to_hex().to_string()))
     }
 
     /// What will run, in a few lines.
     pub(crate) fn summary(&self) -> String {
         let (training, generating) = (self.resolved.training(), self.resolved.generating());
-        let keep = self.trainer.train.map_or(String::new(), |t| t.keep.to_string());
         let topology = |t: Topology| format!("TP {} × CP {} × DP {}", t.tp, t.cp, t.dp);
         let data = match &self.resolved.method {
             Method::Grpo(g) => format!(
@@ -211,22 +173,24 @@ impl Learning {
             ),
         };
         format!(
-            "{} · {}\ndata: {data}\ntraining {} · rollout {}\nplan: {} ({keep})\n",
+            "{} · {}\ndata: {data}\ntraining {} · rollout {}\n{}",
             self.model.identity,
             self.device.describe(),
             topology(training),
             topology(generating),
-            Bytes(self.ledger().total()),
+            self.plan.text(),
         )
     }
 
     fn engine<'r>(
         &self,
-        blueprint: Blueprint,
+        blueprint: &Blueprint,
         member: Option<fabric::Member<'r>>,
+        account: &Arc<Account>,
         quiet: bool,
     ) -> Result<Engine<'r>> {
-        let engine = Engine::new(self.graph.clone(), blueprint, self.device.executor()?)?;
+        let (graph, executor) = (self.graph.clone(), self.device.executor()?);
+        let engine = Engine::within(graph, blueprint.clone(), executor, account)?;
         let mut engine = match member {
             Some(member) => engine.with_exchange(Box::new(member)),
             None => engine,
@@ -237,31 +201,34 @@ impl Learning {
 
     /// This rank's engines.
     fn engines<'r>(&self, seat: Option<Seat<'r>>, quiet: bool) -> Result<Engines<'r>> {
-        let (training, generating) = (self.resolved.training(), self.resolved.generating());
         let index = seat.as_ref().map_or(0, Seat::index);
         let quiet = quiet || index > 0;
         let member = |topology: usize| seat.as_ref().and_then(|seat| seat.member(topology));
-        let trainer = (index < training.ranks())
-            .then(|| {
-                let rank = Rank::of(index, &training);
-                self.engine(self.blueprint(training, rank, self.trainer), member(0), quiet)
-            })
-            .transpose()?;
-        let roller = self
-            .roller
-            .filter(|_| index < generating.ranks())
-            .map(|job| {
-                let rank = Rank::of(index, &generating);
-                self.engine(self.blueprint(generating, rank, job), member(1), quiet)
-            })
-            .transpose()?;
-        Ok(Engines { trainer, roller, shared: self.roller.is_none(), seat })
+        let plan = &self.plan.ranks[index];
+        let account = plan.account();
+        let engine = |blueprint: &Option<Blueprint>, topology: usize| {
+            let make = |blueprint| self.engine(blueprint, member(topology), &account, quiet);
+            blueprint.as_ref().map(make).transpose()
+        };
+        let mut trainer = engine(&plan.trainer, 0)?;
+        let (Some(phases), Some(seat)) = (plan.phases, &seat) else {
+            let trainer = trainer.context("the only engine of a rank trains")?;
+            return Ok(Engines::one(trainer, seat));
+        };
+        // There is no room for what both need at once: the trainer makes room before the other engine is made.
+        phases.enter(Phase::Rollout, trainer.as_mut(), None)?;
+        let roller = engine(&plan.roller, 1)?;
+        let (training, generating) = (self.resolved.training(), self.resolved.generating());
+        let moved = rl::moved(self.plan.keeps_weights);
+        let passed = ShardPlan::new(&self.graph, moved, &training, &generating);
+        Ok(Engines::two(trainer, roller, passed, phases, seat.again()))
     }
 
     /// Runs on every rank; the observer is rank 0's.
     pub(crate) fn run(
         &self,
         observer: &mut (dyn Observer + Send),
+        surroundings: &Surroundings,
         resume: bool,
         quiet: bool,
     ) -> Result<Outcome> {
@@ -283,6 +250,7 @@ impl Learning {
                 data,
                 requested: &self.requested,
                 resolved: &self.resolved,
+                surroundings,
                 extra_files: &extra,
             };
             if resume { run.resume(observer) } else { run.start(observer) }
@@ -302,7 +270,13 @@ impl Learning {
                 }
                 Ok(one(&mut engines, &mut Silent)?)
             })
-            .map_err(|error| anyhow::anyhow!("{error}"))?;
+            .map_err(|error| match error.cause {
+                // What the lead rank says is what the record says; which rank it was adds nothing.
+                Cause::Error(cause) if error.rank == 0 => cause,
+                cause => {
+                    anyhow::anyhow!("rank {} failed at {}: {cause}", error.rank, error.operation)
+                }
+            })?;
         outcomes.into_iter().next().context("no rank ran")
     }
 
@@ -312,12 +286,14 @@ impl Learning {
         let shape = (train.micro_tokens.value, train.micro_sequences.value);
         let job = Job {
             score: Some(shape),
-            train: self.trainer.train,
+            score_base: self.plan.trainer.score_base,
+            train: self.plan.trainer.train,
             head: self.resolved.head(),
             ..Job::default()
         };
         let blueprint = self.blueprint(Topology::single(), Rank::FIRST, job);
-        let mut engine = self.engine(blueprint, None, quiet)?;
+        let account = Account::new(blueprint.ledger.total());
+        let mut engine = self.engine(&blueprint, None, &account, quiet)?;
         if train.lora().is_some() {
             let seed = train.seed.value;
             engine.load_adapter(&engine::AdapterSource::Fresh { seed })?;
