@@ -331,14 +331,14 @@ impl Record {
         if !path.exists() {
             return Err(RecordError::NoRun { path: folder.to_owned(), file: RECORD_FILE });
         }
-        let value: Value = durable::read_json(&path)?;
+        let value: Value = durable::read_json(&path).map_err(damaged)?;
         let found = value["format"].as_u64().unwrap_or(0);
         if found != u64::from(FORMAT) {
             let version = value["version"].as_str().unwrap_or("unknown").to_owned();
             return Err(RecordError::Format { path, found, known: FORMAT, version });
         }
         serde_json::from_value(value)
-            .map_err(|error| RecordError::Malformed { path, reason: error.to_string() })
+            .map_err(|error| damaged(RecordError::Malformed { path, reason: error.to_string() }))
     }
 
     /// Writes the record whole, in place of the one before.
@@ -373,6 +373,17 @@ impl Record {
             Some(known) => known.again(gate),
             None => self.gates.push(gate),
         }
+    }
+}
+
+/// Says of a record that cannot be understood what can be done.
+fn damaged(error: RecordError) -> RecordError {
+    match error {
+        RecordError::Malformed { path, reason } => {
+            let advice = "the record is damaged: put it back from a copy. Logs and checkpoints beside it are untouched";
+            RecordError::Malformed { path, reason: format!("{reason}; {advice}") }
+        }
+        other => other,
     }
 }
 

@@ -33,7 +33,14 @@ fn what_is_no_record_is_refused_by_name() {
         "{error}"
     );
     fs::write(&path, text.replace("\"kind\"", "\"kin\"")).unwrap();
-    assert!(matches!(Record::read(&folder.path()), Err(RecordError::Malformed { .. })));
+    let damaged = |error: RecordError| {
+        let said = error.to_string();
+        let told = said.contains("record.json") && said.contains("put it back from a copy");
+        assert!(matches!(error, RecordError::Malformed { .. }) && told, "{said}");
+    };
+    damaged(Record::read(&folder.path()).unwrap_err());
+    fs::write(&path, "").unwrap();
+    damaged(Record::read(&folder.path()).unwrap_err());
 }
 
 #[test]

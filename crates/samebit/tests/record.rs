@@ -267,6 +267,10 @@ fn check_lists_what_must_hold_and_leaves_nothing() {
     assert_eq!(numbers(&checked), numbers(&unchecked));
     let product = |run: &str| common::files(&bench.path(run).join("adapter"));
     assert!(product("checked") == product("unchecked"));
+    let mut nameless = args.clone();
+    let out = nameless.iter().position(|arg| arg == "--out").unwrap();
+    nameless.drain(out..out + 2);
+    assert_eq!(samebit(&nameless).report()["ready"], true, "it needs no folder");
     let failing = [args, vec!["--loss-limit".into(), "0.001".into()]].concat();
     let failed = samebit(&failing);
     assert_eq!(failed.code, Some(1));

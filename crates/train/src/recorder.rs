@@ -103,10 +103,15 @@ impl Recorder {
         let allowed = &surroundings.allow_changed;
         let changed = run_folder::verify(folder, &record, &now.identity, allowed)?;
         run_folder::make_checkpoints(folder)?;
+        // Before anything is written: what is refused stays as it is.
+        let newest = run_folder::newest(folder)?;
+        if let Some((_, checkpoint)) = &newest {
+            run_folder::verify_logs(folder, checkpoint)?;
+        }
         run_folder::clean(folder)?;
         // A run that was killed between its product and its end makes both again, to the same bytes.
         durable::remove_folder(product)?;
-        let done = run_folder::newest(folder)?.map_or(0, |(step, _)| step);
+        let done = newest.map_or(0, |(step, _)| step);
         contents::renew(&mut record, now);
         let recorder = Self::begin(folder, lock, record, surroundings, done, changed)?;
         Ok((recorder, done))
@@ -121,9 +126,9 @@ impl Recorder {
         done: usize,
         changed: Vec<Change>,
     ) -> Result<Recorder, RecordError> {
-        let key = surroundings.signing_key.as_deref().map(record::read_signing_key).transpose()?;
         // Before it says that it runs, what it takes to say how it ended.
         let room = Some(Reserve::hold(folder, "record", LAST_BYTES)?);
+        let key = surroundings.signing_key.as_deref().map(record::read_signing_key).transpose()?;
         let clock = Clock::start(Reading::now());
         record.status = Status::Running;
         record.sessions.push(Session {
@@ -314,11 +319,7 @@ impl Recorder {
     ///
     /// # Errors
     /// [`RecordError`].
-    pub fn conclude(
-        &mut self,
-        kernels: Vec<KernelUse>,
-        status: Status,
-    ) -> Result<(), RecordError> {
+    pub fn conclude(&mut self, kernels: Vec<KernelUse>, status: Status) -> Result<(), RecordError> {
         self.record.status = status;
         self.room = None;
         self.refresh(kernels);

@@ -18,7 +18,8 @@ struct Checked {
 
 pub(crate) fn run(args: train::Args) -> Result<()> {
     let quiet = args.json || fabric::launched().is_some_and(|launched| launched.rank > 0);
-    let prepared = train::prepare(&args, quiet)?;
+    // Nothing is written, so that a run's folder need not be named: its disk is then that of the working directory.
+    let prepared = train::prepare(&args, Some("."), quiet)?;
     let begin = std::time::Instant::now();
     let mut ranks = prepared.on_ranks(quiet, |rank, engine| {
         if rank == 0 {

@@ -153,9 +153,10 @@ fn session_code(session: &Session) -> String {
         Git::Unavailable { why } => format!("git state unknown: {why}"),
         Git::Repository(repository) => {
             let commit = repository.commit.as_deref().unwrap_or("no commit");
-            match (&repository.patch, &session.patch) {
-                (None, _) => format!("{commit}, clean, {} untracked", repository.untracked),
-                (Some(patch), Some(file)) => {
+            match &repository.patch {
+                None => format!("{commit}, clean, {} untracked", repository.untracked),
+                Some(patch) if patch.is_kept() => {
+                    let file = session.patch.as_deref().unwrap_or(record::PATCH_FILE);
                     format!("{commit} DIRTY: {file} ({} files)", patch.files.len())
                 }
                 (Some(patch), None) if patch.is_kept() => {

@@ -44,13 +44,16 @@ pub(crate) struct Args {
     source: Source,
 }
 
-/// Settings, model, data and plan of a run, and what its record is to say.
-pub(crate) fn prepare(args: &Args, quiet: bool) -> Result<Tuning> {
+/// Settings, model, data and plan of a run, and what its record is to say; `out` where no folder is named.
+pub(crate) fn prepare(args: &Args, out: Option<&str>, quiet: bool) -> Result<Tuning> {
     // A resumed run goes to where it was begun; what this command names is where it is given.
     let signing_key = resumed::signing_key(args.sign_key.as_deref())?;
     let source = resumed::source(&args.source)?;
     let resume = args.resume.as_ref().and_then(Option::as_deref);
-    let requested = resumed::requested(resume, args.config.as_deref(), &args.settings)?;
+    let mut requested = resumed::requested(resume, args.config.as_deref(), &args.settings)?;
+    if requested.settings.out.is_none() {
+        requested.settings.out = out.map(PathBuf::from);
+    }
     let mut tuning = tuning::prepare(requested, &source, Job::default(), quiet)?;
     let surroundings = &mut tuning.surroundings;
     surroundings.allow_changed = args.allow_changed.clone();
@@ -79,7 +82,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     }
     let launched = fabric::launched();
     let quiet = args.json || launched.is_some_and(|launched| launched.rank > 0);
-    let tuning = prepare(&args, quiet)?;
+    let tuning = prepare(&args, None, quiet)?;
     if !quiet {
         eprint!("{}", tuning.summary()?);
     }

@@ -16,7 +16,7 @@ use crate::error::TrainError;
 use crate::evaluation::Evaluations;
 use crate::observer::Observer;
 use crate::product;
-use crate::recorder::Recorder;
+use crate::recorder::{self, Recorder};
 use crate::run_folder::{self, RunError};
 use crate::settings::{Requested, Resolved};
 use crate::surroundings::Surroundings;

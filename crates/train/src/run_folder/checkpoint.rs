@@ -219,10 +219,14 @@ pub fn load<P: DeserializeOwned>(
     if found != position.state_blake3 {
         return Err(RunError::Damaged { path, written: position.state_blake3, found });
     }
-    let folder = checkpoint.parent().and_then(Path::parent).unwrap_or(Path::new(""));
-    position.logs.verify(folder, checkpoint)?;
     State::open(path)?.load(engine)?;
     Ok(position.progress)
+}
+
+/// Refuses a checkpoint that was made with other logs than those of its run's folder.
+pub(crate) fn verify_logs(folder: &Path, checkpoint: &Path) -> Result<(), RunError> {
+    let position: Position<IgnoredAny> = durable::read_json(&checkpoint.join(POSITION_FILE))?;
+    position.logs.verify(folder, checkpoint)
 }
 
 /// Reads a checkpoint that was just made and compares it with the engine, byte for byte: nothing may be removed for it

@@ -85,8 +85,8 @@ pub(crate) fn verify(
     now: &Identity,
     allowed: &[String],
 ) -> Result<Vec<Change>, RunError> {
-    let seal = [SETTINGS, SEAL];
-    let mut known: Vec<&str> = was.identity.keys().chain(now.keys()).chain(seal).collect();
+    let mut known: Vec<&str> =
+        was.identity.keys().chain(now.keys()).chain([SETTINGS, SEAL]).collect();
     known.sort_unstable();
     known.dedup();
     if let Some(unknown) = allowed.iter().find(|key| !known.contains(&key.as_str())) {
@@ -106,7 +106,7 @@ pub(crate) fn verify(
     Err(RunError::Changed { path: folder.to_owned(), changes: refused })
 }
 
-/// What a change of a run's files is called.
+/// The key of a change that a broken seal tells of.
 const SEAL: &str = "seal";
 
 /// What a broken seal says of a run that is to go on. One that was killed has none.

@@ -10,7 +10,7 @@ mod folder;
 mod logs;
 
 pub use checkpoint::{CHECKPOINTS, at, checkpoints, load};
-pub(crate) use checkpoint::{bytes, clean, held_bytes, newest};
+pub(crate) use checkpoint::{bytes, clean, held_bytes, newest, verify_logs};
 pub use error::RunError;
 pub use files::Files;
 pub(crate) use folder::{create, lock, make_checkpoints, need_space, verify};
