@@ -135,7 +135,7 @@ fn processes_of_a_launcher_do_not_each_run_the_whole() {
     for args in [
         vec!["rl", "--model", "m", "--data", "d", "--out", "o", "--tp", "2"],
         vec!["verify", "--matrix"],
-        vec!["score", "m", "text"],
+        vec!["score", "m", "--ids", "1,2"],
     ] {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_samebit"));
         command.args(&args).env("OMPI_COMM_WORLD_RANK", "1").env("OMPI_COMM_WORLD_SIZE", "2");
