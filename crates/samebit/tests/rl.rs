@@ -238,7 +238,7 @@ fn a_grader_that_fails_ends_the_run_or_drops_the_sample() {
                   echo 1;; *) echo 0.25;; esac; done";
     let program = format!("reward = \"program\"\nreward_program = [\"sh\", \"-c\", {script:?}]\n");
     let failed = run(&grpo(&bench, "fail", &program), &[]);
-    failed.refused(&["step 1, sample 2", "prompts.jsonl, line", "not JSON", "reward_failure"]);
+    failed.refused(&["step 1, sample 2", "prompts.jsonl:", "not JSON", "reward_failure"]);
     let config = grpo(&bench, "drop", &format!("{program}reward_failure = \"drop\"\n"));
     run(&config, &[]).report();
     for event in steps(&bench, "drop") {
@@ -258,9 +258,9 @@ fn bad_settings_and_prompts_are_named() {
     run(&grpo(&bench, "a", "gruop = 3\n"), &[]).refused(&["unknown key `gruop`", "`group`"]);
     run(&grpo(&bench, "b", "epochs = 3\n"), &[]).refused(&["epochs", "ignored"]);
     bench.write("prompts.jsonl", "{\"prompt\": \"cab\"}\n{\"question\": 1}\n");
-    run(&grpo(&bench, "c", ""), &[]).refused(&["prompts.jsonl, line 2", "`prompt`"]);
+    run(&grpo(&bench, "c", ""), &[]).refused(&["prompts.jsonl:2", "`prompt`"]);
     bench.write("prompts.jsonl", json!({"prompt": "cab".repeat(9)}).to_string());
-    run(&grpo(&bench, "d", ""), &[]).refused(&["line 1", "max_length"]);
+    run(&grpo(&bench, "d", ""), &[]).refused(&["prompts.jsonl:1", "max_length"]);
     bench.write("prompts.jsonl", json!({"prompt": "cab"}).to_string());
     run(&grpo(&bench, "e", "memory = \"64KiB\"\n"), &[]).refused(&["do not fit"]);
     let schema = samebit(&["rl", "--schema"]).report();
@@ -285,5 +285,20 @@ fn pairs_are_learnt_and_replayed() {
         assert_eq!(replayed["differing_coefficient_bytes"], 0, "{replayed}");
     }
     bench.write("pairs.jsonl", "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"b\"}");
-    run(&settings(&bench, "same", &data), &[]).refused(&["line 1", "are the same"]);
+    run(&settings(&bench, "same", &data), &[]).refused(&["pairs.jsonl:1", "are the same"]);
+    // A completion ends with the tokenizer's end token, or with the configuration's, or the pairs are refused.
+    let last = |out: &str| {
+        let stored = fs::read(bench.path(out).join("rollouts/step-000001.json")).unwrap();
+        let stored: Value = serde_json::from_slice(&stored).unwrap();
+        stored["samples"][0]["ids"].as_array().unwrap().last().cloned()
+    };
+    bench.write("pairs.jsonl", pair("cab"));
+    bench.write("model/tokenizer_config.json", "{}");
+    run(&settings(&bench, "end", &data), &[]).report();
+    assert_eq!(last("end"), last("run"));
+    let mut config: Value =
+        serde_json::from_slice(&fs::read(bench.path("model/config.json")).unwrap()).unwrap();
+    config.as_object_mut().unwrap().remove("eos_token_id").unwrap();
+    bench.write("model/config.json", config.to_string());
+    run(&settings(&bench, "none", &data), &[]).refused(&["no token that ends a completion"]);
 }
