@@ -18,6 +18,7 @@ mod engines;
 mod error;
 mod event;
 mod folder;
+mod grading;
 mod grpo;
 pub mod loss;
 mod pairs;

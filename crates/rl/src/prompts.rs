@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use data::{Corpus, DataError, Origin, PromptEncoder, PromptRow, SampleError, Source};
 use serde_json::{Map, Value};
 
+use crate::rewards::Question;
+
 /// A prompt, ready to be run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prompt {
@@ -20,6 +22,14 @@ pub struct Prompt {
     pub answer: Option<Value>,
     /// Every other field of the line.
     pub fields: Map<String, Value>,
+}
+
+impl Prompt {
+    /// What a grader is asked about a completion, which is sample `sample` of its step.
+    pub(crate) fn question<'a>(&'a self, sample: usize, completion: &'a str) -> Question<'a> {
+        let answer = self.answer.as_ref();
+        Question { sample, prompt: &self.text, completion, answer, fields: &self.fields }
+    }
 }
 
 /// A prompt with a completion that is preferred to another.

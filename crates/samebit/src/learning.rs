@@ -66,12 +66,15 @@ impl Learning {
         let files = &files(&resolved)?;
         match &resolved.method {
             Method::Grpo(g) => {
+                // A wrong pattern or schema, or an answer that no completion can be compared with, is told before
+                // anything is loaded.
+                let grader = g.reward.value.grader()?;
                 prompts = read_prompts(files, &encoder, length, g.max_tokens.value)?;
                 if let Some(files) = &resolved.train.eval {
                     eval = read_prompts(&files.value, &encoder, length, g.max_tokens.value)?;
                 }
-                // A wrong pattern or schema is told before anything is loaded.
-                g.reward.value.grader()?;
+                grader.check(&prompts)?;
+                grader.check(&eval)?;
             }
             Method::Dpo(_) => {
                 let end = tokenizer.eos().or_else(|| model.stops(&tokenizer).first().copied());
@@ -271,6 +274,9 @@ impl Learning {
         resume: bool,
         quiet: bool,
     ) -> Result<Outcome> {
+        if let (Method::Grpo(g), Some(prompt)) = (&self.resolved.method, self.prompts.first()) {
+            g.reward.value.grader()?.try_out(prompt)?;
+        }
         let ends = self.model.stops(&self.tokenizer);
         let companions = crate::commands::merge::companions(&self.model)?;
         let extra: Vec<(&str, &[u8])> =

@@ -245,11 +245,66 @@ fn a_grader_that_fails_ends_the_run_or_drops_the_sample() {
         assert_eq!((&event["dropped"], &event["uniform"]), (&json!(1), &json!(2)), "{event}");
         assert_eq!(event["updates"], 1);
     }
-    let crash = "reward = \"program\"\nreward_program = [\"sh\", \"-c\", \"echo 1; echo broken >&2; exit 3\"]\n";
-    run(&grpo(&bench, "crash", crash), &[]).refused(&["sample 1", "exit status: 3", "broken"]);
-    let hang = "reward = \"program\"\nreward_program = [\"sleep\", \"600\"]\nreward_timeout_s = 0.2\n\
-                reward_failure = \"drop\"\n";
-    run(&grpo(&bench, "hang", hang), &[]).refused(&["none of 12 samples was graded", "0.2 s"]);
+    // Found before anything is loaded or written: the program, one that cannot begin, one that says too much.
+    for (program, words) in [
+        (r#"["/nowhere/grade"]"#, ["/nowhere/grade", "No such file"]),
+        (r#"["sh", "-c", "echo broken >&2; exit 3"]"#, ["exit status: 3", "broken"]),
+        (r#"["sh", "-c", "echo 1; echo 2"]"#, ["more answers than there are samples", "`2`"]),
+    ] {
+        let program = format!("reward = \"program\"\nreward_program = {program}\n");
+        let early = run(&grpo(&bench, "early", &program), &[]);
+        early.refused(&[&["before the first step"], &words[..]].concat());
+        assert!(!bench.path("early").exists());
+    }
+    // At a sample of a step: nothing of the step counts, dropped samples or not.
+    for (at_five, words) in [
+        ("echo broken >&2; exit 3", ["step 1", "exit status: 3) after 5 of 12 answers: broken"]),
+        ("sleep 600", ["step 1", "5 of 12 answers within 3 s"]),
+        (":", ["step 1", "11 answers for 12 samples"]),
+    ] {
+        let script = format!(
+            "while read -r line; do case \"$line\" in *'\"sample\":5,'*) {at_five};; *) echo 1;; esac; done"
+        );
+        let program = format!(
+            "reward = \"program\"\nreward_program = [\"sh\", \"-c\", {script:?}]\nreward_timeout_s = 3\n\
+             reward_failure = \"drop\"\n"
+        );
+        run(&grpo(&bench, "step", &program), &[]).refused(&words);
+        fs::remove_dir_all(bench.path("step")).unwrap();
+    }
+}
+
+/// The grader's third batch (after the trial and two steps) does `third`; `count` is where batches are counted.
+fn graded_by_number(bench: &Bench, count: &str, third: &str) -> String {
+    let script = format!(
+        "echo x >> {count:?}; [ $(wc -l < {count:?}) = 4 ] && {{ {third}; }}; while read -r line; do case \"$line\" in \
+         *'\"sample\":0,'*|*'\"sample\":5,'*) echo 1;; *) echo 0;; esac; done",
+        count = bench.arg(count)
+    );
+    format!("reward = \"program\"\nreward_program = [\"sh\", \"-c\", {script:?}]\n")
+}
+
+#[test]
+fn what_was_done_before_a_grader_failed_is_kept() {
+    let bench = bench();
+    let save = ["--save-every", "100"];
+    run(&grpo(&bench, "whole", &graded_by_number(&bench, "whole.count", ":")), &save).report();
+    // A fault ends the run; after a signal, which the grader got too, it stops as asked.
+    for (out, third, words) in [
+        ("fault", "exit 3", ["step 3", "exit status: 3"]),
+        ("stop", "kill -TERM $PPID; sleep 2; exit 3", ["stopped after step 2", "--resume"]),
+    ] {
+        let grader = graded_by_number(&bench, &format!("{out}.count"), third);
+        let config = grpo(&bench, out, &grader);
+        let ended = run(&config, &save);
+        assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+        for word in words {
+            assert!(ended.stderr.contains(word), "{}", ended.stderr);
+        }
+        assert!(bench.path(out).join("checkpoints/step-2").exists());
+        run(&config, &[&save[..], &["--resume"]].concat()).report();
+        assert_eq!(steps(&bench, "whole"), steps(&bench, out));
+    }
 }
 
 #[test]
@@ -261,6 +316,15 @@ fn bad_settings_and_prompts_are_named() {
     run(&grpo(&bench, "c", ""), &[]).refused(&["prompts.jsonl:2", "`prompt`"]);
     bench.write("prompts.jsonl", json!({"prompt": "cab".repeat(9)}).to_string());
     run(&grpo(&bench, "d", ""), &[]).refused(&["prompts.jsonl:1", "max_length"]);
+    bench.write("prompts.jsonl", json!({"prompt": "cab", "answer": "none"}).to_string());
+    let numeric = grpo(&bench, "f", "reward = \"numeric\"\n");
+    run(&numeric, &[]).refused(&["prompts.jsonl:1", "`answer`", "it holds no number"]);
+    let turns = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]);
+    bench.write("prompts.jsonl", json!({"messages": turns}).to_string());
+    run(&grpo(&bench, "g", ""), &[])
+        .refused(&["prompts.jsonl:1", "the answer is part of the prompt"]);
+    let pattern = grpo(&bench, "h", "reward = \"regex\"\n");
+    run(&pattern, &[]).refused(&["`reward_pattern` is not given", "--reward-pattern"]);
     bench.write("prompts.jsonl", json!({"prompt": "cab"}).to_string());
     run(&grpo(&bench, "e", "memory = \"64KiB\"\n"), &[]).refused(&["do not fit"]);
     let schema = samebit(&["rl", "--schema"]).report();
