@@ -261,7 +261,7 @@ mod tests {
             assert!(matches!(outage, Outage::Ended { .. }), "{outage}");
             let text = outage.to_string();
             let crashed = text.contains("exit status: 3) after 1 of 3 answers: out of luck");
-            assert!(crashed || text.contains("SIGKILL) after 0 of 3 answers"), "{text}");
+            assert!(crashed || text.contains("SIGKILL)) after 0 of 3 answers"), "{text}");
         }
         let text = run("echo 1; echo 2; echo 3; exit 1", LONG).unwrap_err().to_string();
         assert!(text.contains("exit status: 1) after 3 of 3"), "{text}");
