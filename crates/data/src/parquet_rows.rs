@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_of_every_width_are_numbers() {
+    fn numbers_of_every_width_are_numbers() {
         for (field, number) in [
             (Field::Byte(-1), -1i64),
             (Field::Short(-300), -300),
@@ -242,6 +242,9 @@ mod tests {
             (Field::ULong(5_000_000_000), 5_000_000_000),
         ] {
             assert_eq!(json(&field), Value::from(number));
+        }
+        for field in [Field::Float(0.5), Field::Double(0.5)] {
+            assert_eq!(json(&field), Value::from(0.5));
         }
     }
 
