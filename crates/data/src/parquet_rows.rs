@@ -221,7 +221,12 @@ fn json(field: &Field) -> Value {
         Field::ListInternal(list) => Value::Array(list.elements().iter().map(json).collect()),
         Field::MapInternal(map) => {
             let entries = map.entries().iter();
-            Value::Object(entries.map(|(key, value)| (key.to_string(), json(value))).collect())
+            // The library prints a string in quotes.
+            let name = |key: &Field| match json(key) {
+                Value::String(text) => text,
+                other => other.to_string(),
+            };
+            Value::Object(entries.map(|(key, value)| (name(key), json(value))).collect())
         }
         // `leaves_are_json` lets no other type through.
         _ => Value::Null,
@@ -231,6 +236,10 @@ fn json(field: &Field) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use parquet::data_type::{ByteArrayType, Int32Type};
+    use parquet::file::writer::SerializedFileWriter;
+    use parquet::schema::parser::parse_message_type;
+    use serde_json::json;
 
     #[test]
     fn a_table_may_have_as_many_rows_as_the_limit_and_no_more() {
@@ -241,6 +250,48 @@ mod tests {
         assert_eq!(read(&bytes, count).unwrap().len(), count);
         let error = read(&bytes, count - 1).unwrap_err();
         assert!(matches!(error, ColumnError::TooManyRows { .. }), "{error}");
+    }
+
+    #[test]
+    fn numbers_of_every_width_are_numbers() {
+        for (field, number) in [
+            (Field::Byte(-1), -1i64),
+            (Field::Short(-300), -300),
+            (Field::Int(-70_000), -70_000),
+            (Field::Long(-5_000_000_000), -5_000_000_000),
+            (Field::UByte(200), 200),
+            (Field::UShort(60_000), 60_000),
+            (Field::UInt(4_000_000_000), 4_000_000_000),
+            (Field::ULong(5_000_000_000), 5_000_000_000),
+        ] {
+            assert_eq!(json(&field), Value::from(number));
+        }
+        for field in [Field::Float(0.5), Field::Double(0.5)] {
+            assert_eq!(json(&field), Value::from(0.5));
+        }
+    }
+
+    #[test]
+    fn a_map_is_an_object() {
+        let schema = "message m { required binary text (UTF8); required group tools (MAP) { repeated group key_value \
+                      { required binary key (UTF8); required int32 value; } } }";
+        let schema = Arc::new(parse_message_type(schema).unwrap());
+        let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::default()).unwrap();
+        let mut group = writer.next_row_group().unwrap();
+        let (each, further) = (Some(&[1, 1][..]), Some(&[0, 1][..]));
+        let mut column = group.next_column().unwrap().unwrap();
+        column.typed::<ByteArrayType>().write_batch(&["t".into()], None, None).unwrap();
+        column.close().unwrap();
+        let mut column = group.next_column().unwrap().unwrap();
+        let keys = ["a".into(), "b".into()];
+        column.typed::<ByteArrayType>().write_batch(&keys, each, further).unwrap();
+        column.close().unwrap();
+        let mut column = group.next_column().unwrap().unwrap();
+        column.typed::<Int32Type>().write_batch(&[1, 2], each, further).unwrap();
+        column.close().unwrap();
+        group.close().unwrap();
+        let rows = read(&Bytes::from(writer.into_inner().unwrap()), 1).unwrap();
+        assert_eq!(Value::Object(rows[0].clone()), json!({"text": "t", "tools": {"a": 1, "b": 2}}));
     }
 
     #[test]
