@@ -1,6 +1,7 @@
 //! A program joined with its plan and memory for one run.
 
 use crate::memory::Memory;
+use crate::staging::Published;
 use half::bf16;
 use program::buffer::Live;
 use program::{Buffer, BufferId, DType, Kind, Plan, Program};
@@ -33,7 +34,7 @@ impl<'a> Frame<'a> {
     pub fn new(program: &'a Program, plan: &'a Plan, memory: &'a Memory, live: Live) -> Self {
         assert_eq!(program.buffers.len(), plan.placements.len(), "a plan of another program");
         for (kind, bytes) in plan.ledger.rows() {
-            let fits = memory.is_released(kind) || memory.block(kind).bytes() >= bytes;
+            let fits = memory.is_released(kind) || memory.bytes(kind) >= bytes;
             assert!(fits, "memory of another plan");
         }
         Frame { program, plan, live, memory }
@@ -159,6 +160,24 @@ impl<'a> Frame<'a> {
         match unsafe { self.elems(id) } {
             Elems::F32(x) => x[range].to_vec(),
             Elems::Bf16(x) => x[range].iter().map(|v| v.to_f32()).collect(),
+        }
+    }
+
+    /// Publishes some elements of a float buffer, as f32, to other ranks. Waits until they have read what was published
+    /// before.
+    pub fn publish(&self, id: BufferId, range: Range<usize>) -> Published {
+        // SAFETY: as in `load_f32`.
+        match unsafe { self.elems(id) } {
+            Elems::F32(x) => {
+                let x = &x[range];
+                self.memory.staging().publish(x.len(), |values| values.copy_from_slice(x))
+            }
+            Elems::Bf16(x) => {
+                let x = &x[range];
+                self.memory.staging().publish(x.len(), |values| {
+                    values.iter_mut().zip(x).for_each(|(value, x)| *value = x.to_f32());
+                })
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::account::{Account, NoRoom};
 use crate::block::Block;
+use crate::staging::Staging;
 use program::ledger::Bytes;
 use program::{Kind, Ledger};
 use std::sync::Arc;
@@ -37,7 +38,9 @@ pub enum AllocError {
 /// One block a kind, of the planned sizes. Blocks can be released, and restored full of zeros.
 pub struct Memory {
     planned: Ledger,
+    /// But for [`Kind::Exchange`], whose block other ranks read.
     blocks: Vec<Block>,
+    staging: Staging,
     released: [bool; Kind::ALL.len()],
     account: Arc<Account>,
 }
@@ -58,7 +61,9 @@ impl Memory {
     pub fn within(ledger: &Ledger, account: &Arc<Account>) -> Result<Memory, AllocError> {
         let blocks = Kind::ALL.iter().map(|_| Block::EMPTY).collect();
         let released = [true; Kind::ALL.len()];
-        let mut memory = Memory { planned: *ledger, blocks, released, account: account.clone() };
+        let staging = Staging::new(Block::EMPTY);
+        let account = account.clone();
+        let mut memory = Memory { planned: *ledger, blocks, staging, released, account };
         for kind in Kind::ALL {
             memory.restore(kind)?;
         }
@@ -76,6 +81,7 @@ impl Memory {
         for (kind, block) in Kind::ALL.into_iter().zip(&self.blocks) {
             ledger.add(kind, block.bytes());
         }
+        ledger.add(Kind::Exchange, self.staging.bytes());
         ledger
     }
 
@@ -87,7 +93,7 @@ impl Memory {
     /// Gives a kind's block back to the system: what it holds is lost.
     pub fn release(&mut self, kind: Kind) {
         if !std::mem::replace(&mut self.released[kind as usize], true) {
-            self.blocks[kind as usize] = Block::EMPTY;
+            self.put(kind, Block::EMPTY);
             self.account.give(self.planned.bytes(kind));
         }
     }
@@ -107,9 +113,27 @@ impl Memory {
             self.account.give(bytes);
             return Err(AllocError::Refused { kind, bytes });
         };
-        self.blocks[kind as usize] = block;
+        self.put(kind, block);
         self.released[kind as usize] = false;
         Ok(())
+    }
+
+    fn put(&mut self, kind: Kind, block: Block) {
+        match kind {
+            Kind::Exchange => self.staging = Staging::new(block),
+            _ => self.blocks[kind as usize] = block,
+        }
+    }
+
+    pub(crate) fn staging(&self) -> &Staging {
+        &self.staging
+    }
+
+    pub(crate) fn bytes(&self, kind: Kind) -> usize {
+        match kind {
+            Kind::Exchange => self.staging.bytes(),
+            _ => self.block(kind).bytes(),
+        }
     }
 
     pub(crate) fn block(&self, kind: Kind) -> &Block {

@@ -1,9 +1,13 @@
 //! Encoded samples: token ids and what is learnt of them.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use serde::Serialize;
+
 use crate::corpus::Corpus;
+use crate::encode::digest;
 use crate::error::Origin;
 use crate::report::Report;
 
@@ -59,6 +63,17 @@ pub struct Dataset {
     pub(crate) rows: Vec<(u32, u32)>,
     pub(crate) sources: Vec<SourceInfo>,
     pub(crate) report: Report,
+}
+
+/// How much a data set holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Size {
+    /// Samples, each once.
+    pub samples: usize,
+    /// Their tokens.
+    pub tokens: usize,
+    /// Those that are learnt.
+    pub supervised: usize,
 }
 
 impl Dataset {
@@ -136,7 +151,26 @@ impl Dataset {
         starts.zip(&self.ends).map(|(start, end)| end - start).collect()
     }
 
-    /// What was read, dropped and kept.
+    /// How much it holds.
+    pub fn size(&self) -> Size {
+        Size {
+            samples: self.len(),
+            tokens: self.ids.len(),
+            supervised: self.supervised.iter().filter(|&&learnt| learnt).count(),
+        }
+    }
+
+    /// How many of the samples `other` has too, with the same ids and flags.
+    pub fn shared_with(&self, other: &Dataset) -> usize {
+        let digests = |set: &Dataset| -> Vec<blake3::Hash> {
+            let samples = (0..set.len()).map(|index| set.sample(index));
+            samples.map(|sample| digest(sample.ids, sample.supervised)).collect()
+        };
+        let theirs: HashSet<blake3::Hash> = digests(other).into_iter().collect();
+        digests(self).iter().filter(|digest| theirs.contains(digest)).count()
+    }
+
+    /// What was read, dropped and kept, of the whole that this may be a part of.
     pub fn report(&self) -> &Report {
         &self.report
     }
@@ -197,6 +231,15 @@ pub(crate) mod tests {
         assert_eq!(dataset.sample(1).ids, [4, 5]);
         assert_eq!(dataset.origin(1).to_string(), "b.jsonl:1");
         assert_eq!((dataset.source_of(0), dataset.source_of(1)), (0, 1));
+    }
+
+    #[test]
+    fn samples_of_two_sets_are_the_same_with_ids_and_flags() {
+        let (a, b): ((&[u32], &[bool]), (&[u32], &[bool])) =
+            ((&[1, 2], &[false, true]), (&[1, 2], &[true, true]));
+        assert_eq!(dataset_of(&[a, b], 1.0).shared_with(&dataset_of(&[a], 1.0)), 1);
+        assert_eq!(dataset_of(&[a], 1.0).shared_with(&dataset_of(&[a, b, a], 1.0)), 1);
+        assert_eq!(dataset_of(&[b], 1.0).shared_with(&dataset_of(&[a], 1.0)), 0);
     }
 
     #[test]

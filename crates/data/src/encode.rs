@@ -88,7 +88,8 @@ impl Encoder<'_> {
         for (index, outcome) in outcomes.into_iter().enumerate() {
             let (source, row) = rows.place(index);
             let Some(encoded) = count(&mut counts[source], outcome) else { continue };
-            counts[source].duplicates += usize::from(!seen.insert(digest(&encoded)));
+            counts[source].duplicates +=
+                usize::from(!seen.insert(digest(&encoded.ids, &encoded.supervised)));
             dataset.push(&encoded.ids, &encoded.supervised, source, row + 1);
         }
         dataset.report = report(&dataset.sources, &counts);
@@ -189,7 +190,7 @@ impl Encoder<'_> {
         let (mut least, mut most) = (1, exchanges.count().saturating_sub(1));
         let mut found = None;
         while least <= most {
-            let gone = least + (most - least) / 2;
+            let gone = usize::midpoint(least, most);
             let left = match self.conversation(&exchanges.without(gone), tools) {
                 // Nothing of the whole is wrong, so too much is gone.
                 Err(SampleError::Mask(MaskError::NoAssistant | MaskError::NoneTrained)) => None,
@@ -332,10 +333,11 @@ fn check_ids(rows: &Rows<'_>, outcomes: &[Outcome]) -> Result<(), DataError> {
     Ok(())
 }
 
-fn digest(encoded: &text::Encoded) -> blake3::Hash {
+/// What a sample is known by: two of one digest are one sample.
+pub(crate) fn digest(ids: &[u32], supervised: &[bool]) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
-    let ids = encoded.ids.iter().flat_map(|id| id.to_le_bytes());
+    let ids = ids.iter().flat_map(|id| id.to_le_bytes());
     hasher.update(&ids.collect::<Vec<u8>>());
-    hasher.update(&encoded.supervised.iter().map(|&flag| u8::from(flag)).collect::<Vec<u8>>());
+    hasher.update(&supervised.iter().map(|&flag| u8::from(flag)).collect::<Vec<u8>>());
     hasher.finalize()
 }

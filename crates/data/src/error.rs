@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use text::{MaskError, TokenizerError};
+use text::{MaskError, TemplateError, TokenizerError};
 
 /// Where a sample comes from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -74,6 +74,12 @@ pub enum DataError {
     /// A file whose name says Parquet and whose bytes do not.
     #[error("{} does not begin as Parquet files do (PAR1); is it another format?", path.display())]
     NotParquet {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Prompts in a table.
+    #[error("{}: prompts are read from JSON Lines; convert the table (one JSON object a row)", path.display())]
+    PromptTable {
         /// The file.
         path: PathBuf,
     },
@@ -188,7 +194,7 @@ pub enum SampleError {
     #[error("the line is blank; blank lines may stand only at the end of the file")]
     BlankLine,
     /// Not JSON.
-    #[error("not JSON: {source}")]
+    #[error("not JSON: {}", in_line(.source))]
     Json {
         /// What the parser says; its line is always 1, its column is in this line.
         source: serde_json::Error,
@@ -257,6 +263,20 @@ pub enum SampleError {
         /// The message, from 0.
         index: usize,
     },
+    /// A key beside the sample's text that asks for something that is not done there.
+    #[error(
+        "the sample has `{key}` beside its text, which is not read; leave the sample out, write `train: false` in its \
+         messages, or give its file a weight"
+    )]
+    SampleKey {
+        /// `train` or `weight`.
+        key: &'static str,
+    },
+    /// Tools for a sample that no chat template renders.
+    #[error(
+        "the sample has `tools` without `messages`: only a chat template says what tools look like"
+    )]
+    ToolsWithoutMessages,
     /// A message that is not the assistant's and is to be learnt.
     #[error("message {index} ({role}) has `train: true`; only what the assistant says is learnt")]
     TrainRole {
@@ -284,6 +304,31 @@ pub enum SampleError {
         /// The sample's shape.
         shape: &'static str,
     },
+    /// An object that asks nothing, or two things.
+    #[error(
+        "a prompt is a text `prompt` or a list `messages`, and not both (the object has: {keys})"
+    )]
+    NoPrompt {
+        /// The keys there are.
+        keys: String,
+    },
+    /// A conversation without messages.
+    #[error("`messages` is empty: there is nothing to go on from")]
+    NoMessages,
+    /// A conversation that the model is to go on with and that has its answer in it.
+    #[error(
+        "the last message is the assistant's, so the answer is part of the prompt: leave it out (is this training data?)"
+    )]
+    Answered,
+    /// Messages where prompts are to be given as they are.
+    #[error("`messages` need the chat template: leave `raw` out, or give a text `prompt`")]
+    RawMessages,
+    /// A prompt that the tokenizer makes nothing of.
+    #[error("the prompt has no tokens")]
+    EmptyPrompt,
+    /// The chat template refuses the messages.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
     /// The conversation could not be rendered or masked.
     #[error(transparent)]
     Mask(#[from] MaskError),
@@ -331,7 +376,8 @@ pub enum SampleError {
 }
 
 impl SampleError {
-    pub(crate) fn at(self, origin: &Origin) -> DataError {
+    /// The error with the line that it is of.
+    pub fn at(self, origin: &Origin) -> DataError {
         DataError::Sample { origin: origin.clone(), source: self }
     }
 }
@@ -382,4 +428,13 @@ pub enum ColumnError {
         /// What the parser says.
         reason: String,
     },
+}
+
+/// What the parser says of one line of a file, whose number stands before it: without its own, which is always 1.
+fn in_line(error: &serde_json::Error) -> String {
+    let (text, column) = (error.to_string(), error.column());
+    match text.strip_suffix(&format!(" at line 1 column {column}")) {
+        Some(what) => format!("{what}, at its byte {column}"),
+        None => text,
+    }
 }

@@ -1,8 +1,9 @@
 //! Rows of a Parquet file, as the JSON objects that the same samples have in JSON Lines.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::cell::Cell;
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use bytes::Bytes;
 use parquet::basic::{ConvertedType, LogicalType, Type as Physical};
@@ -48,9 +49,31 @@ impl Needed {
 /// row, and an absent key is null there.
 pub(crate) fn rows(path: &Path, bytes: &Bytes) -> Result<Vec<Map<String, Value>>, DataError> {
     // The library asserts some of what a damaged file can break.
-    let read = catch_unwind(AssertUnwindSafe(|| read(bytes)))
+    let read = quietly(|| catch_unwind(AssertUnwindSafe(|| read(bytes))))
         .unwrap_or_else(|_| Err(malformed("a page of it is damaged")));
     read.map_err(|source| DataError::Parquet { path: path.to_owned(), source })
+}
+
+thread_local! {
+    /// Whether a panic of this thread is about to become an error, and nothing is to be printed of it.
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `body` without the message of a panic in it: the program's user is told by the error that comes of it.
+fn quietly<T>(body: impl FnOnce() -> T) -> T {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !QUIET.get() {
+                before(info);
+            }
+        }));
+    });
+    QUIET.set(true);
+    let result = body();
+    QUIET.set(false);
+    result
 }
 
 fn malformed(reason: impl ToString) -> ColumnError {

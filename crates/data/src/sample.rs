@@ -70,7 +70,8 @@ pub fn read(files: &[PathBuf]) -> Result<Vec<Sample>, DataError> {
 
 impl Content {
     /// Takes one sample from JSON: an object with `messages` (and perhaps `tools`), or `prompt` and `completion`, or
-    /// `text`; further keys are the owner's notes and are not read.
+    /// `text`; further keys are the owner's notes and are not read, but for those that ask for what is not done there
+    /// (`train`, `weight`; `tools` without `messages`): these are refused.
     ///
     /// # Errors
     /// [`SampleError`]: what is wrong with it.
@@ -81,11 +82,16 @@ impl Content {
 
 /// What a line holds, and its `id`.
 pub(crate) fn from_line(line: &[u8]) -> Result<(Content, Option<String>), SampleError> {
+    from_object(object_of(line)?)
+}
+
+/// The object that a line is.
+pub(crate) fn object_of(line: &[u8]) -> Result<Map<String, Value>, SampleError> {
     let text = std::str::from_utf8(line)
         .map_err(|error| SampleError::NotUtf8 { byte: error.valid_up_to() })?;
     let value = serde_json::from_str(text).map_err(|source| SampleError::Json { source })?;
     match value {
-        Value::Object(object) => from_object(object),
+        Value::Object(object) => Ok(object),
         other => Err(SampleError::NotAnObject { found: kind(&other) }),
     }
 }
@@ -100,7 +106,15 @@ pub(crate) fn from_object(
 }
 
 fn content(object: &mut Map<String, Value>) -> Result<Content, SampleError> {
-    one_shape(object)?;
+    let shape = one_shape(object)?;
+    for key in ["train", "weight"] {
+        if object.contains_key(key) {
+            return Err(SampleError::SampleKey { key });
+        }
+    }
+    if shape != Shape::Messages && object.get("tools").is_some_and(|tools| !tools.is_null()) {
+        return Err(SampleError::ToolsWithoutMessages);
+    }
     if let Some(messages) = object.remove("messages") {
         let tools = object.remove("tools").filter(|tools| !tools.is_null());
         let messages = check_messages(messages)?;
@@ -115,8 +129,8 @@ fn content(object: &mut Map<String, Value>) -> Result<Content, SampleError> {
     })
 }
 
-/// Checks that an object has the keys of exactly one shape.
-fn one_shape(object: &Map<String, Value>) -> Result<(), SampleError> {
+/// The shape of an object that has the keys of exactly one.
+fn one_shape(object: &Map<String, Value>) -> Result<Shape, SampleError> {
     const SHAPE_KEYS: [(&str, Shape); 4] = [
         ("messages", Shape::Messages),
         ("prompt", Shape::Completion),
@@ -137,10 +151,10 @@ fn one_shape(object: &Map<String, Value>) -> Result<(), SampleError> {
         let missing = if first == "prompt" { "completion" } else { "prompt" };
         return Err(SampleError::HalfShape { found: first, missing });
     }
-    Ok(())
+    Ok(shape)
 }
 
-fn check_messages(value: Value) -> Result<Vec<Value>, SampleError> {
+pub(crate) fn check_messages(value: Value) -> Result<Vec<Value>, SampleError> {
     let Value::Array(messages) = value else {
         return Err(wrong_type("messages", "a list of messages", &value));
     };
@@ -190,7 +204,7 @@ fn string(object: &mut Map<String, Value>, key: &str) -> Result<String, SampleEr
     }
 }
 
-fn wrong_type(key: &str, needed: &'static str, found: &Value) -> SampleError {
+pub(crate) fn wrong_type(key: &str, needed: &'static str, found: &Value) -> SampleError {
     SampleError::WrongType { key: key.to_owned(), needed, found: kind(found) }
 }
 
@@ -285,6 +299,20 @@ mod tests {
             let error = parse(&line(role, key)).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");
         }
+    }
+
+    #[test]
+    fn a_whole_sample_is_not_switched_off_by_a_key_that_is_not_read() {
+        for (line, said) in [
+            (r#"{"messages": [], "train": false}"#, "`train` beside"),
+            (r#"{"text": "a", "weight": 0}"#, "`weight` beside"),
+            (r#"{"text": "a", "tools": [{}]}"#, "`tools` without `messages`"),
+            (r#"{"prompt": "a", "completion": "b", "tools": []}"#, "`tools` without `messages`"),
+        ] {
+            let error = parse(line).unwrap_err().to_string();
+            assert!(error.contains(said), "{line}: {error}");
+        }
+        parse(r#"{"text": "a", "tools": null, "note": {"train": false}}"#).unwrap();
     }
 
     #[test]

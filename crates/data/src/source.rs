@@ -57,7 +57,8 @@ pub(crate) fn check(sources: &[Source]) -> Result<(), DataError> {
             let (path, weight) = (source.path.clone(), source.weight);
             return Err(DataError::Weight { path, weight, limit: WEIGHT_LIMIT });
         }
-        let same = |other: &&Source| other.path == source.path || other.name == source.name;
+        let same =
+            |other: &&Source| same_file(&other.path, &source.path) || other.name == source.name;
         if let Some(other) = sources[..index].iter().find(same) {
             return Err(DataError::SourceTwice {
                 first: describe(other),
@@ -66,6 +67,12 @@ pub(crate) fn check(sources: &[Source]) -> Result<(), DataError> {
         }
     }
     Ok(())
+}
+
+/// Whether two paths are one file, however they are spelled.
+fn same_file(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize();
+    one == other || matches!((real(one), real(other)), (Ok(one), Ok(other)) if one == other)
 }
 
 fn describe(source: &Source) -> String {
@@ -114,6 +121,15 @@ mod tests {
         check(&[Source::new("a"), Source::new("b"), named("c", "d")]).unwrap();
         let error = check(&[Source::new("a"), named("a", "other")]).unwrap_err().to_string();
         assert!(error.contains("other (a)"), "{error}");
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.jsonl");
+        std::fs::write(&file, "").unwrap();
+        let spelled = folder.path().join(".").join("a.jsonl");
+        std::os::unix::fs::symlink(&file, folder.path().join("link.jsonl")).unwrap();
+        for again in [spelled, folder.path().join("link.jsonl")] {
+            let error = check(&[Source::new(&file), Source::new(again)]).unwrap_err();
+            assert!(matches!(error, DataError::SourceTwice { .. }), "{error}");
+        }
         let error = check(&[named("a", "n"), named("b", "n")]).unwrap_err();
         assert!(matches!(error, DataError::SourceTwice { .. }), "{error}");
     }

@@ -128,9 +128,6 @@ pub enum EngineError {
     /// A sequence without tokens.
     #[error("a sequence has no tokens")]
     Empty,
-    /// Not built for several ranks yet.
-    #[error("{0} takes one rank: it is not built for tensor or context ranks")]
-    OneRank(&'static str),
     /// The job did not plan for this.
     #[error("this engine was not planned for {0}")]
     NotPlanned(&'static str),

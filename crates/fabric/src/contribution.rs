@@ -1,9 +1,11 @@
 //! What ranks give each other.
 
 use crate::error::FabricError;
+use arena::Published;
+use std::ops::Deref;
 
-/// A copy of what one rank gives in a round.
-#[derive(Clone, Debug, PartialEq)]
+/// What one rank gives in a round.
+#[derive(Clone, Debug)]
 pub(crate) enum Contribution {
     /// Live rows of a float buffer.
     Rows(Rows),
@@ -14,11 +16,32 @@ pub(crate) enum Contribution {
 }
 
 /// Rows of floats.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Rows {
     pub(crate) rows: usize,
     pub(crate) cols: usize,
-    pub(crate) values: Vec<f32>,
+    pub(crate) values: Values,
+}
+
+/// Where floats are.
+#[derive(Clone, Debug)]
+pub(crate) enum Values {
+    /// In the planned block of a rank of this process.
+    Published(Published),
+    /// In the message of another process.
+    #[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "ranks are threads"))]
+    Received(Vec<f32>),
+}
+
+impl Deref for Values {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        match self {
+            Values::Published(values) => values,
+            Values::Received(values) => values,
+        }
+    }
 }
 
 impl Rows {

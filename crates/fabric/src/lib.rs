@@ -5,14 +5,15 @@
 //! or to exchange bytes of the host. [`World`] does the same for several topologies at once (training and rollout), each
 //! rank a member of every one that is large enough.
 //!
-//! Ranks share nothing but what they publish: a collective posts a copy of the rank's live rows, waits until every rank
-//! of the group has posted, and writes its result from the posted rows. The only additions are those of the canon's
-//! tree, done by every rank in the same order on the same values.
+//! Ranks share nothing but what they publish: a collective copies the rank's live rows to the planned block for exchanges,
+//! posts them, waits until every rank of the group has posted, and writes its result straight from the posted rows. The
+//! only additions are those of the canon's tree, done by every rank in the same order on the same values.
 //!
 //! With the feature `mpi` the ranks of a world may be processes instead ([`World::run_process`]).
 //!
 //! A rank that fails, panics, stops early or calls another operation than its peers ends the run: every wait of every
-//! other rank returns an error that names the rank and the operation. There is no time limit and no hang.
+//! other rank returns an error that names the rank and the operation. There is no time limit, and among threads no hang;
+//! processes do not find ranks that wait for each other in different groups.
 
 #![forbid(unsafe_code)]
 

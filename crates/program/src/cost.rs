@@ -46,15 +46,23 @@ pub fn of_op(program: &Program, op: &Op, sequences: Sequences) -> Cost {
     Cost { flops: flops(program, op, sequences), bytes: bytes as f64 }
 }
 
-/// Bytes that a rank receives from others in a collective of a full micro-batch, each byte of its result once; `leaves`
-/// are the logical micro-batches of the step. Of embedding rows, which depend on the tokens, it is the most.
-pub fn received(
-    program: &Program,
-    op: &Collective,
-    topology: &Topology,
-    rank: Rank,
-    leaves: usize,
-) -> u64 {
+/// What the exchanges of a step depend on beside its programs.
+#[derive(Clone, Copy, Debug)]
+pub struct Exchanged<'a> {
+    /// The topology.
+    pub topology: &'a Topology,
+    /// The rank that receives.
+    pub rank: Rank,
+    /// Logical micro-batches of the step.
+    pub micro_batches: usize,
+    /// Tokens of the micro-batch that this rank embeds: they decide which rows other owners send.
+    pub tokens: &'a [u32],
+}
+
+/// Bytes that a rank receives from others in a collective of a training step with full micro-batches, each byte of its
+/// result once.
+pub fn received(program: &Program, op: &Collective, step: &Exchanged<'_>) -> u64 {
+    let Exchanged { topology, rank, .. } = *step;
     let (ranks, place) = (op.group.size(topology), op.group.place(rank, topology));
     let (x, out) = (program.buffer(op.x), program.buffer(op.out));
     let of_others = |leaves: usize| {
@@ -63,12 +71,15 @@ pub fn received(
     };
     let floats = match &op.kind {
         CollectiveKind::TreeSum { leaves, .. } => of_others(*leaves) * out.rows * out.cols,
-        CollectiveKind::OwnerRows { .. } => out.rows * out.cols,
+        CollectiveKind::OwnerRows { bounds, .. } => {
+            let mine = |id: &&u32| (bounds[place]..bounds[place + 1]).contains(&(**id as usize));
+            (step.tokens.len() - step.tokens.iter().filter(mine).count()) * out.cols
+        }
         CollectiveKind::GatherTokens => (out.rows - x.rows) * out.cols,
         CollectiveKind::ExchangeColumns { ranges } => (out.rows - x.rows) * ranges[place].len(),
         CollectiveKind::GatherColumns { ranges } => out.rows * (out.cols - ranges[place].len()),
         CollectiveKind::Collect { outs } => (outs.len() - 1) * x.rows * x.cols,
-        CollectiveKind::StepSum { ranges } => of_others(leaves) * ranges[place].len(),
+        CollectiveKind::StepSum { ranges } => of_others(step.micro_batches) * ranges[place].len(),
         CollectiveKind::GatherSlices { ranges } => out.rows * out.cols - ranges[place].len(),
         CollectiveKind::ExactSum => (ranks - 1) * EXACT_SUM_WORDS,
     };

@@ -3,6 +3,7 @@
 use crate::buffer::{BufferId, Kind};
 use crate::ledger::Ledger;
 use crate::lower::Program;
+use crate::op::Op;
 use crate::store::Store;
 use std::collections::BTreeMap;
 
@@ -63,6 +64,12 @@ impl Plan {
         let graph = place_by_lifetime(program, &lifetimes, &mut placements);
         ledger.add(Kind::Graph, graph);
         ledger.add(Kind::Workspace, align(workspace));
+        let published = |op: &Op| match op {
+            Op::Collective(op) => op.published(program, &store.topology, store.rank),
+            _ => 0,
+        };
+        let floats = program.ops.iter().map(published).max().unwrap_or(0);
+        ledger.add(Kind::Exchange, align(floats * size_of::<f32>()));
         Plan { placements, ledger }
     }
 

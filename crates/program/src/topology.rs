@@ -89,7 +89,7 @@ pub enum TopologyError {
     },
     /// More ranks than leaves.
     #[error(
-        "tp = {tp} is more than the width {width}: raise --width (it is part of the run's identity) or lower tp"
+        "tp = {tp} is more than the width {width}: lower tp to {width} or less (a part of a layer is never cut finer)"
     )]
     TpOverWidth {
         /// The degree.

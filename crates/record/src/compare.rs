@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::error::RecordError;
-use crate::record::Record;
-use crate::rows::{self, SECONDS, STEPS_FILE, TENSORS_FILE};
+use crate::record::{Record, Status};
+use crate::rows::{self, EVALS_FILE, SECONDS, STEPS_FILE, TENSORS_FILE};
+use crate::seal::read_seal;
 
 /// One thing that differs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -21,7 +22,7 @@ pub struct Pair {
     pub second: Value,
 }
 
-/// The first step of which two runs logged different numbers.
+/// The first step of which two runs logged different numbers, or evaluated to different ones.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FirstStep {
     /// The step, from 1.
@@ -47,12 +48,23 @@ pub struct Difference {
     pub first_differing_tensors: Option<(usize, Vec<String>)>,
     /// States of trained tensors that both runs recorded.
     pub common_states: usize,
+    /// Evaluations that both runs made.
+    pub common_evaluations: usize,
+    /// The first of them that differs; wall-clock time does not count.
+    pub first_differing_evaluation: Option<FirstStep>,
+    /// Files of tensors in the products of two finished runs, by their seals.
+    pub product_files: usize,
+    /// Those of them that differ, or that one product has alone.
+    pub differing_product_files: Vec<String>,
 }
 
 impl Difference {
     /// Whether every number and tensor that both runs have is the same.
     pub fn same_bits(&self) -> bool {
-        self.first_differing_step.is_none() && self.first_differing_tensors.is_none()
+        self.first_differing_step.is_none()
+            && self.first_differing_tensors.is_none()
+            && self.first_differing_evaluation.is_none()
+            && self.differing_product_files.is_empty()
     }
 }
 
@@ -73,6 +85,10 @@ pub fn compare(first: &Path, second: &Path) -> Result<Difference, RecordError> {
     let states = [rows::read(first, TENSORS_FILE)?, rows::read(second, TENSORS_FILE)?];
     let (common_steps, first_differing_step) = first_step(&steps[0], &steps[1]);
     let (common_states, first_differing_tensors) = first_state(&states[0], &states[1]);
+    let evals = [rows::read(first, EVALS_FILE)?, rows::read(second, EVALS_FILE)?];
+    let (common_evaluations, first_differing_evaluation) = first_step(&evals[0], &evals[1]);
+    let (product_files, differing_product_files) =
+        products(&product(first, &a)?, &product(second, &b)?);
     Ok(Difference {
         settings: pairs(&settings(&a), &settings(&b)),
         identities: pairs(&object(&a.identity.hashes), &object(&b.identity.hashes)),
@@ -81,7 +97,34 @@ pub fn compare(first: &Path, second: &Path) -> Result<Difference, RecordError> {
         first_differing_step,
         first_differing_tensors,
         common_states,
+        common_evaluations,
+        first_differing_evaluation,
+        product_files,
+        differing_product_files,
     })
+}
+
+/// Hashes of the files of tensors that a finished run made, by path in its product: what its seal says.
+fn product(folder: &Path, record: &Record) -> Result<BTreeMap<String, String>, RecordError> {
+    let Status::Finished { product, .. } = &record.status else { return Ok(BTreeMap::new()) };
+    let files = read_seal(folder)?.map(|seal| seal.files).unwrap_or_default();
+    let prefix = format!("{}/", product.display());
+    let of = |(path, hash): (String, String)| {
+        let path = path.strip_prefix(&prefix)?.to_owned();
+        path.ends_with(".safetensors").then_some((path, hash))
+    };
+    Ok(files.into_iter().filter_map(of).collect())
+}
+
+/// Files of two products, and those that are not the same in both; none where one run has no product.
+fn products(a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) -> (usize, Vec<String>) {
+    if a.is_empty() || b.is_empty() {
+        return (0, Vec::new());
+    }
+    let names: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+    let count = names.len();
+    let differing = names.into_iter().filter(|name| a.get(*name) != b.get(*name));
+    (count, differing.cloned().collect())
 }
 
 fn settings(record: &Record) -> Map<String, Value> {
@@ -125,14 +168,15 @@ fn pairs(a: &Map<String, Value>, b: &Map<String, Value>) -> Vec<Pair> {
         .collect()
 }
 
-/// A line of `steps.jsonl`, whatever kind of run wrote it.
+/// A line of `steps.jsonl` or `evals.jsonl`, whatever kind of run wrote it.
 type Line = Map<String, Value>;
 
 fn first_step(a: &[Line], b: &[Line]) -> (usize, Option<FirstStep>) {
     let differing = |at: usize, a: &Line, b: &Line| {
         let mut fields = pairs(a, b);
         fields.retain(|pair| pair.what != SECONDS);
-        (!fields.is_empty()).then_some(FirstStep { step: at + 1, fields })
+        let step = a.get("step").and_then(Value::as_u64).map_or(at + 1, |step| step as usize);
+        (!fields.is_empty()).then_some(FirstStep { step, fields })
     };
     let mut common = a.iter().zip(b).enumerate();
     let first = common.find_map(|(at, (a, b))| differing(at, a, b));

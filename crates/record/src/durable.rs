@@ -47,12 +47,17 @@ pub fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), RecordError>
 /// # Errors
 /// [`RecordError::Io`]; [`RecordError::Malformed`] for a value that JSON cannot hold.
 pub fn write_json(folder: &Path, name: &str, value: &impl Serialize) -> Result<(), RecordError> {
+    write(folder, name, &json(&folder.join(name), value)?)
+}
+
+/// The bytes of a JSON file.
+pub(crate) fn json(path: &Path, value: &impl Serialize) -> Result<Vec<u8>, RecordError> {
     let mut text = serde_json::to_vec_pretty(value).map_err(|error| RecordError::Malformed {
-        path: folder.join(name),
+        path: path.to_owned(),
         reason: format!("it cannot be written as JSON: {error}"),
     })?;
     text.push(b'\n');
-    write(folder, name, &text)
+    Ok(text)
 }
 
 /// Reads a value from JSON.
@@ -68,13 +73,22 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, RecordError> {
 /// # Errors
 /// As [`read_json`].
 pub fn read_json_within<T: DeserializeOwned>(path: &Path, limit: u64) -> Result<T, RecordError> {
-    let malformed = |reason| RecordError::Malformed { path: path.to_owned(), reason };
+    check_size(path, limit)?;
+    let text = fs::read(path).map_err(io("read", path))?;
+    serde_json::from_slice(&text).map_err(|error| RecordError::Malformed {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    })
+}
+
+/// Refuses a file of more than `limit` bytes.
+pub(crate) fn check_size(path: &Path, limit: u64) -> Result<(), RecordError> {
     let bytes = fs::metadata(path).map_err(io("read", path))?.len();
     if bytes > limit {
-        return Err(malformed(format!("{bytes} bytes are over the limit of {limit}")));
+        let reason = format!("{bytes} bytes are over the limit of {limit}");
+        return Err(RecordError::Malformed { path: path.to_owned(), reason });
     }
-    let text = fs::read(path).map_err(io("read", path))?;
-    serde_json::from_slice(&text).map_err(|error| malformed(error.to_string()))
+    Ok(())
 }
 
 /// Removes a folder with what is in it, if it is there.
@@ -124,5 +138,35 @@ mod tests {
         File::create(&path).unwrap().set_len(JSON_BYTES_LIMIT + 1).unwrap();
         let error = read_json::<i32>(&path).unwrap_err();
         assert!(error.to_string().contains("over the limit"), "{error}");
+    }
+
+    #[test]
+    fn a_file_may_reach_the_limit_and_not_pass_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.json");
+        fs::write(&path, "1234").unwrap();
+        check_size(&path, 4).unwrap();
+        assert!(matches!(check_size(&path, 3), Err(RecordError::Malformed { .. })));
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_cannot_be_made_durable() {
+        let folder = tempfile::tempdir().unwrap();
+        sync_folder(folder.path()).unwrap();
+        let error = sync_folder(&folder.path().join("gone")).unwrap_err();
+        assert!(matches!(error, RecordError::Io { action: "sync", .. }), "{error}");
+    }
+
+    #[test]
+    fn a_folder_is_removed_with_what_it_holds_and_no_folder_is_no_error() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("a");
+        remove_folder(&folder).unwrap();
+        fs::create_dir_all(folder.join("b")).unwrap();
+        remove_folder(&folder).unwrap();
+        assert!(!folder.exists());
+        fs::write(&folder, "a file").unwrap();
+        let error = remove_folder(&folder).unwrap_err();
+        assert!(matches!(error, RecordError::Io { action: "remove", .. }), "{error}");
     }
 }

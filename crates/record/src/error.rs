@@ -57,13 +57,19 @@ pub enum RecordError {
         /// What is wrong.
         reason: String,
     },
-    /// A run that is not finished is not sealed.
-    #[error("the run in {} is {state}: only a finished run is sealed", path.display())]
-    NotFinished {
+    /// A run that goes on is not sealed.
+    #[error("the run in {} goes on: only one that has ended is sealed", path.display())]
+    NotEnded {
         /// The folder.
         path: PathBuf,
-        /// Its state.
-        state: &'static str,
+    },
+    /// Something in a run's folder cannot be hashed.
+    #[error("{} cannot be sealed: {reason}; remove it and resume the run", path.display())]
+    Unsealable {
+        /// What.
+        path: PathBuf,
+        /// Why.
+        reason: &'static str,
     },
     /// An annotation that says nothing.
     #[error(

@@ -109,6 +109,12 @@ mod tests {
     }
 
     #[test]
+    fn verdicts_are_words_that_line_up() {
+        let said = [Verdict::Ok, Verdict::Failed, Verdict::Skipped].map(|v| format!("{v:7}"));
+        assert_eq!(said, ["ok     ", "FAILED ", "skipped"]);
+    }
+
+    #[test]
     fn a_condition_makes_an_outcome() {
         assert_eq!(Gate::of("a", true, "1", "do"), Gate::ok("a", "1"));
         assert_eq!(Gate::of("a", false, "1", "do"), Gate::failed("a", "1", "do"));

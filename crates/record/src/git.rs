@@ -36,7 +36,7 @@ pub struct Repository {
     pub commit: Option<String>,
     /// The branch, if one is checked out.
     pub branch: Option<String>,
-    /// What differs from the commit in tracked files: absent in a clean tree.
+    /// What differs from the commit (from nothing, where there is none yet) in tracked files: absent in a clean tree.
     pub patch: Option<Patch>,
     /// Files that git neither tracks nor ignores. They do not make a tree dirty: runs and data often are such.
     pub untracked: usize,
@@ -67,7 +67,7 @@ impl Git {
                 return Git::NoRepository;
             }
             Ok(Answer { err, .. }) => return Git::Unavailable { why: err },
-            Err(why) => return Git::Unavailable { why },
+            Err(why) => return Git::without(directory, why),
         };
         match Self::look(&top) {
             Ok(repository) => Git::Repository(repository),
@@ -75,10 +75,21 @@ impl Git {
         }
     }
 
+    /// Where git cannot be run, a repository still shows by its folder.
+    fn without(directory: &Path, why: String) -> Git {
+        let is_top = |place: &Path| place.join(".git").exists();
+        if directory.ancestors().any(is_top) { Git::Unavailable { why } } else { Git::NoRepository }
+    }
+
     fn look(root: &Path) -> Result<Repository, String> {
         let commit = answer(root, &["rev-parse", "--verify", "--quiet", "HEAD"]).ok();
         let branch = answer(root, &["symbolic-ref", "--short", "--quiet", "HEAD"]).ok();
-        let patch = if commit.is_some() { difference(root)? } else { None };
+        let base = match &commit {
+            Some(commit) => text(commit),
+            // What a tree has before its first commit differs from nothing: the tree of no files.
+            None => text(&answer(root, &["hash-object", "-t", "tree", "/dev/null"])?),
+        };
+        let patch = difference(root, &base)?;
         let untracked =
             whole(root, &["ls-files", "--others", "--exclude-standard", "-z", "--directory"])?;
         let names = zero_separated(&untracked);
@@ -102,28 +113,59 @@ impl Git {
 }
 
 impl Patch {
-    /// Writes the patch as a file, unless it is over [`PATCH_BYTES_LIMIT`].
+    /// Whether a record keeps the patch itself: one over [`PATCH_BYTES_LIMIT`] is known by its hash alone.
+    pub fn is_kept(&self) -> bool {
+        self.bytes <= PATCH_BYTES_LIMIT
+    }
+
+    /// Writes the patch as a file, where it [is kept](Self::is_kept).
     ///
     /// # Errors
     /// [`RecordError::Io`].
     pub fn write(&self, folder: &Path, name: &str) -> Result<(), RecordError> {
-        if self.content.len() > PATCH_BYTES_LIMIT {
+        if !self.is_kept() {
             return Ok(());
         }
         crate::durable::write(folder, name, &self.content)
     }
 }
 
-/// What tracked files have that the commit has not, staged or not.
-fn difference(root: &Path) -> Result<Option<Patch>, String> {
-    // Settings of the user must not change the patch: no external tools, no colour, no renames.
-    const PLAIN: [&str; 5] =
-        ["--binary", "--no-color", "--no-ext-diff", "--no-renames", "--no-textconv"];
-    let content = whole(root, &[&["diff", "HEAD"][..], &PLAIN].concat())?;
+/// What tracked files have that a commit or tree has not, staged or not.
+fn difference(root: &Path, base: &str) -> Result<Option<Patch>, String> {
+    // Settings of the user must not change the patch, nor make one that `git apply` does not take.
+    const SETTINGS: [&str; 8] = [
+        "-c",
+        "diff.mnemonicPrefix=false",
+        "-c",
+        "diff.noprefix=false",
+        "-c",
+        "diff.suppressBlankEmpty=false",
+        "-c",
+        "core.quotePath=true",
+    ];
+    const PLAIN: [&str; 15] = [
+        "--binary",
+        "--full-index",
+        "--no-color",
+        "--no-ext-diff",
+        "--no-renames",
+        "--no-textconv",
+        "--no-relative",
+        "--src-prefix=a/",
+        "--dst-prefix=b/",
+        "--diff-algorithm=myers",
+        "--indent-heuristic",
+        "--unified=3",
+        "--inter-hunk-context=0",
+        "--ignore-submodules=none",
+        "--submodule=short",
+    ];
+    let ask = |more: &[&str]| whole(root, &[&SETTINGS[..], &["diff", base], &PLAIN, more].concat());
+    let content = ask(&["-O/dev/null"])?;
     if content.is_empty() {
         return Ok(None);
     }
-    let files = whole(root, &["diff", "HEAD", "--name-only", "--no-renames", "-z"])?;
+    let files = ask(&["--name-only", "-z"])?;
     Ok(Some(Patch {
         bytes: content.len(),
         blake3: blake3::hash(&content).to_hex().to_string(),
@@ -227,8 +269,9 @@ mod tests {
         let patch = look(folder.path()).patch.unwrap();
         assert_eq!(patch.files, ["a.txt", "b.bin"]);
         assert_eq!(patch.blake3, blake3::hash(&patch.content).to_hex().to_string());
-        let again = look(&folder.path().join(".")).patch.unwrap();
-        assert_eq!(again, patch);
+        let again = Git::of(&folder.path().join("."));
+        assert_eq!(again.patch(), Some(&patch));
+        assert_eq!(Git::NoRepository.patch(), None);
 
         let store = tempfile::tempdir().unwrap();
         patch.write(store.path(), "changes.patch").unwrap();
@@ -246,8 +289,9 @@ mod tests {
         let patch = Patch { bytes: content.len(), blake3: String::new(), files: vec![], content };
         let store = tempfile::tempdir().unwrap();
         patch.write(store.path(), "changes.patch").unwrap();
-        assert!(!store.path().join("changes.patch").exists());
-        let patch = Patch { content: vec![b'x'; PATCH_BYTES_LIMIT], ..patch };
+        assert!(!patch.is_kept() && !store.path().join("changes.patch").exists());
+        let patch =
+            Patch { bytes: PATCH_BYTES_LIMIT, content: vec![b'x'; PATCH_BYTES_LIMIT], ..patch };
         patch.write(store.path(), "changes.patch").unwrap();
         assert!(store.path().join("changes.patch").exists());
     }
@@ -260,5 +304,50 @@ mod tests {
         run(folder.path(), &["init", "-q"]);
         let found = look(folder.path());
         assert_eq!((found.commit, found.patch), (None, None));
+    }
+
+    #[test]
+    fn what_is_staged_before_the_first_commit_is_a_patch() {
+        let folder = tempfile::tempdir().unwrap();
+        run(folder.path(), &["init", "-q"]);
+        fs::write(folder.path().join("a.txt"), "one\n").unwrap();
+        run(folder.path(), &["add", "a.txt"]);
+        let found = look(folder.path());
+        assert_eq!(found.commit, None);
+        assert_eq!(found.patch.unwrap().files, ["a.txt"]);
+    }
+
+    #[test]
+    fn without_git_a_repository_is_known_by_its_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let inside = folder.path().join("a/b");
+        fs::create_dir_all(&inside).unwrap();
+        assert_eq!(Git::without(&inside, "why".into()), Git::NoRepository);
+        fs::create_dir(folder.path().join(".git")).unwrap();
+        assert_eq!(Git::without(&inside, "why".into()), Git::Unavailable { why: "why".into() });
+    }
+
+    #[test]
+    fn settings_of_the_user_change_no_byte_of_a_patch() {
+        let folder = repository();
+        fs::write(folder.path().join("a.txt"), "two\n").unwrap();
+        let plain = look(folder.path()).patch.unwrap();
+        for (key, value) in [
+            ("diff.noprefix", "true"),
+            ("diff.mnemonicPrefix", "true"),
+            ("diff.context", "0"),
+            ("diff.algorithm", "histogram"),
+            ("diff.orderFile", "order"),
+            ("core.abbrev", "4"),
+            ("color.ui", "always"),
+        ] {
+            run(folder.path(), &["config", key, value]);
+        }
+        fs::write(folder.path().join("order"), "b*\n").unwrap();
+        let patch = look(folder.path()).patch.unwrap();
+        assert_eq!(
+            String::from_utf8_lossy(&patch.content),
+            String::from_utf8_lossy(&plain.content)
+        );
     }
 }

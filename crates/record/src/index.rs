@@ -59,14 +59,19 @@ pub struct Index {
 
 impl Index {
     /// Opens the index of a root, or makes one. One that is damaged, of another version, or asked to be built again is
-    /// thrown away first; where the folder cannot be written, the index lives in memory.
+    /// thrown away first; where the folder cannot be written, or holds no run, the index lives in memory.
     ///
     /// # Errors
-    /// [`RecordError::Index`].
+    /// [`RecordError::Index`]; [`RecordError::Io`] for the root.
     pub fn open(root: &Path, rebuild: bool) -> Result<Index, RecordError> {
         let path = root.join(INDEX_FILE);
         if rebuild {
             let _ = fs::remove_file(&path);
+        }
+        if !path.exists() && find(root, DEPTH)?.is_empty() {
+            let database = Connection::open_in_memory().and_then(prepared);
+            let database = database.map_err(|source| index_error(&path, source))?;
+            return Ok(Index { root: root.to_owned(), path, database });
         }
         let database = Self::database(&path)
             .or_else(|_| {
@@ -211,4 +216,50 @@ fn first_line(folder: &Path) -> Option<Map<String, Value>> {
     let mut line = String::new();
     std::io::BufReader::new(file).read_line(&mut line).ok()?;
     serde_json::from_str(&line).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Paths that the database holds.
+    fn known(index: &Index) -> Vec<String> {
+        let mut paths = index.database.prepare("SELECT path FROM runs ORDER BY path").unwrap();
+        let paths = paths.query_map([], |row| row.get(0)).unwrap();
+        paths.collect::<Result<_, _>>().unwrap()
+    }
+
+    #[test]
+    fn the_database_holds_the_runs_that_there_are() {
+        let root = tempfile::tempdir().unwrap();
+        for run in ["a", "b"] {
+            fs::create_dir(root.path().join(run)).unwrap();
+            fs::write(root.path().join(run).join(RECORD_FILE), "{}").unwrap();
+        }
+        let mut index = Index::open(root.path(), false).unwrap();
+        index.refresh().unwrap();
+        assert_eq!(known(&index), ["a", "b"]);
+        fs::remove_dir_all(root.path().join("a")).unwrap();
+        index.refresh().unwrap();
+        assert_eq!(known(&index), ["b"]);
+    }
+
+    #[test]
+    fn a_folder_without_runs_gets_no_index() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(Index::open(root.path(), false).unwrap().refresh().unwrap().is_empty());
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn runs_are_looked_for_down_to_a_depth() {
+        let root = tempfile::tempdir().unwrap();
+        let (near, far) = (root.path().join("1/2/3"), root.path().join("1/2/4/5"));
+        for folder in [&near, &far] {
+            fs::create_dir_all(folder).unwrap();
+            fs::write(folder.join(RECORD_FILE), "{}").unwrap();
+        }
+        assert_eq!(find(root.path(), DEPTH).unwrap(), [near]);
+        assert!(find(root.path(), 0).unwrap().is_empty());
+    }
 }

@@ -1,8 +1,8 @@
 //! The record of a run: what was asked, what ran and why, and what came of it.
 //!
 //! A run's folder holds [`Record`] (`record.json`), files of lines that only grow ([`rows`]: steps, evaluations, hashes of
-//! trained tensors), checkpoints, the product, and a report with plots ([`report`]). A finished run is sealed by hash
-//! ([`seal`]); notes go beside it ([`annotate`]) and never into it. [`compare`] says what differs between two runs, and
+//! trained tensors), checkpoints, the product, and a report with plots ([`report`]). A run that has ended is sealed by hash
+//! ([`conclude`]); notes go beside it ([`annotate`]) and never into it. [`compare`] says what differs between two runs, and
 //! [`Index`] lists the runs under a folder from a database that can always be built again.
 //!
 //! This crate knows no model and no engine: whoever runs fills the record in. Nothing here prints.
@@ -27,6 +27,7 @@ mod space;
 pub use annotation::{ANNOTATIONS_FILE, Annotation, annotate, annotations};
 pub use clock::{Clock, ClockJump, Reading, rfc3339};
 pub use compare::{Difference, FirstStep, Pair, compare};
+pub use ed25519_dalek::{SigningKey, VerifyingKey};
 pub use error::RecordError;
 pub use gate::{Gate, Verdict};
 pub use git::{Git, PATCH_BYTES_LIMIT, Patch, Repository};
@@ -37,7 +38,7 @@ pub use process::{Life, ProcessId};
 pub use record::*;
 pub use rows::{EVALS_FILE, Rows, SECONDS, STEPS_FILE, TENSORS_FILE};
 pub use seal::{
-    Broken, LOCK_FILE, SEAL_FILE, Seal, Signed, hex, read_public_key, read_seal, read_signing_key,
-    seal,
+    Broken, LOCK_FILE, SEAL_FILE, Seal, Signed, conclude, hex, read_public_key, read_seal,
+    read_signing_key, unseal,
 };
 pub use space::{Reserve, free_bytes};

@@ -101,7 +101,19 @@ mod tests {
         let machine = Machine::current();
         assert!(machine.cores > 0 && !machine.processor.is_empty() && !machine.host.is_empty());
         assert!(machine.system.contains(' '), "{}", machine.system);
-        assert!(machine.memory_bytes.is_none_or(|bytes| bytes > 1 << 20));
+        let told = rustix::system::sysinfo();
+        let told = told.totalram as u64 * u64::from(told.mem_unit);
+        assert!(machine.memory_bytes.is_none_or(|bytes| bytes / 1024 == told / 1024), "{told}");
+    }
+
+    #[test]
+    fn the_peak_is_at_least_what_was_just_held() {
+        const HELD_BYTES: usize = 16 << 20;
+        let held = std::hint::black_box(vec![1u8; HELD_BYTES]);
+        let peak = peak_resident_bytes().unwrap();
+        assert!(peak >= held.len(), "{peak}");
+        let memory = Machine::current().memory_bytes.unwrap();
+        assert!(peak as u64 <= memory, "{peak} of {memory}");
     }
 
     #[test]

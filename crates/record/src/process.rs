@@ -112,6 +112,7 @@ pub(crate) fn host() -> String {
 mod tests {
     use super::*;
     use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
 
     /// A `/proc` with one process of a strange name.
     fn proc(pid: u32, state: char, start: u64) -> tempfile::TempDir {
@@ -137,7 +138,8 @@ mod tests {
         assert_eq!(id.life(), Life::Alive);
         child.kill().unwrap();
         // Not yet waited for: a zombie, which still has its number and its start.
-        while id.life() == Life::Alive {
+        let limit = Instant::now() + Duration::from_secs(20);
+        while id.life() == Life::Alive && Instant::now() < limit {
             std::thread::yield_now();
         }
         assert!(matches!(id.life(), Life::Dead(why) if why.contains("waits for its parent")));
@@ -170,6 +172,12 @@ mod tests {
             let there = proc(7, state, 100);
             assert_eq!(id.life_in(there.path()), Life::Alive, "{state}");
         }
+    }
+
+    #[test]
+    fn the_machine_is_known_by_its_name() {
+        let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+        assert_eq!(ProcessId::current().host, name.trim());
     }
 
     #[test]

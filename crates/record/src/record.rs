@@ -100,6 +100,11 @@ pub enum Status {
 }
 
 impl Status {
+    /// Whether a run in this state has a seal for certain: a failed one may have had no room for it.
+    pub fn is_sealed(&self) -> bool {
+        matches!(self, Status::Finished { .. } | Status::Stopped { .. })
+    }
+
     /// In a word.
     pub fn name(&self) -> &'static str {
         match self {

@@ -126,11 +126,7 @@ fn parse<T: DeserializeOwned>(path: &Path, line: &str) -> Result<T, RecordError>
 }
 
 fn read_text(path: &Path) -> Result<String, RecordError> {
-    let bytes = fs::metadata(path).map_err(io("read", path))?.len();
-    if bytes > ROWS_BYTES_LIMIT {
-        let reason = format!("{bytes} bytes are over the limit of {ROWS_BYTES_LIMIT}");
-        return Err(RecordError::Malformed { path: path.to_owned(), reason });
-    }
+    durable::check_size(path, ROWS_BYTES_LIMIT)?;
     fs::read_to_string(path).map_err(io("read", path))
 }
 
@@ -164,6 +160,24 @@ mod tests {
         ] {
             assert!(error.to_string().contains("x2"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_file_over_the_limit_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        // A hole: it has the length and no blocks.
+        let file = File::create(folder.path().join(STEPS_FILE)).unwrap();
+        file.set_len(ROWS_BYTES_LIMIT + 1).unwrap();
+        let error = read::<u32>(folder.path(), STEPS_FILE).unwrap_err();
+        assert!(error.to_string().contains("over the limit"), "{error}");
+    }
+
+    #[test]
+    fn lines_that_cannot_be_made_durable_are_an_error() {
+        // A device that keeps nothing has nothing to sync, and says so.
+        let path = PathBuf::from("/dev/null");
+        let rows = Rows { file: File::open(&path).unwrap(), path };
+        assert!(matches!(rows.sync(), Err(RecordError::Io { action: "sync", .. })));
     }
 
     #[test]

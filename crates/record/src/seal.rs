@@ -1,4 +1,4 @@
-//! The seal of a finished run: a hash of every file, and a hash of those. One changed byte breaks it.
+//! The seal of a run that has ended, however it did: a hash of every file, and a hash of those. One changed byte breaks it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,10 +9,10 @@ use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey};
 use serde::{Deserialize, Serialize};
 
 use crate::annotation::ANNOTATIONS_FILE;
-use crate::durable::{self, WRITING};
+use crate::durable;
 use crate::error::{RecordError, io};
 use crate::machine::hash_file;
-use crate::record::{Record, Status};
+use crate::record::{RECORD_FILE, Record, Status};
 
 /// The seal's file.
 pub const SEAL_FILE: &str = "seal.json";
@@ -20,13 +20,15 @@ pub const SEAL_FILE: &str = "seal.json";
 pub const LOCK_FILE: &str = "run.lock";
 /// Files beside the sealed ones: notes may be added and the lock taken after the end.
 const BESIDE: [&str; 3] = [SEAL_FILE, LOCK_FILE, ANNOTATIONS_FILE];
+/// Folders in folders that are sealed: more than a run has, and fewer than links in a circle.
+const DEPTH_LIMIT: usize = 16;
 
 /// The seal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seal {
-    /// BLAKE3 of every file of the run, by its path from the run's folder.
+    /// BLAKE3 of every file of the run, by its path from the run's folder; of what links lead to, too.
     pub files: BTreeMap<String, String>,
-    /// BLAKE3 over the lines `path hash` of all of them, in order.
+    /// BLAKE3 over the path and the hash of all of them, in order, each after its length (u64, little-endian).
     pub root: String,
     /// Who vouches for it.
     pub signature: Option<Signed>,
@@ -57,6 +59,8 @@ pub enum Broken {
     Signature(String),
     /// It is signed by another key than the one asked for, or by none.
     Signer(String),
+    /// The run has ended, and its seal is gone.
+    NoSeal,
 }
 
 impl fmt::Display for Broken {
@@ -68,20 +72,53 @@ impl fmt::Display for Broken {
             Broken::Root => f.write_str("the list of files in the seal was changed"),
             Broken::Signature(why) => write!(f, "the signature is wrong: {why}"),
             Broken::Signer(who) => write!(f, "it is signed by {who}"),
+            Broken::NoSeal => f.write_str("the run has ended and there is no seal"),
         }
     }
 }
 
-/// Seals a finished run, in place of a seal that is there.
+/// Writes the record of a run that has ended, and its seal.
+///
+/// The seal goes first. A run that is killed between the two still says that it runs, so that it is looked up, found
+/// dead and resumed; and a record that says how the run ended has a seal, or has lost it.
 ///
 /// # Errors
-/// [`RecordError::NotFinished`], [`RecordError::Io`].
-pub fn seal(folder: &Path, key: Option<&SigningKey>) -> Result<Seal, RecordError> {
-    let status = Record::read(folder)?.status;
-    if !matches!(status, Status::Finished { .. }) {
-        return Err(RecordError::NotFinished { path: folder.to_owned(), state: status.name() });
+/// [`RecordError::NotEnded`], [`RecordError::Io`], [`RecordError::Unsealable`]. The record of a failed or stopped run is
+/// written all the same; a run that cannot be sealed is not finished.
+pub fn conclude(
+    folder: &Path,
+    record: &Record,
+    key: Option<&SigningKey>,
+) -> Result<Seal, RecordError> {
+    if record.status == Status::Running {
+        return Err(RecordError::NotEnded { path: folder.to_owned() });
     }
-    let files = hashes(folder)?;
+    let text = durable::json(&folder.join(RECORD_FILE), record)?;
+    let sealed = seal(folder, &text, key);
+    if sealed.is_ok() || !matches!(record.status, Status::Finished { .. }) {
+        durable::write(folder, RECORD_FILE, &text)?;
+    }
+    sealed
+}
+
+/// Takes the seal away from a run that goes on, once its record says that it runs.
+///
+/// # Errors
+/// [`RecordError::Io`].
+pub fn unseal(folder: &Path) -> Result<(), RecordError> {
+    let path = folder.join(SEAL_FILE);
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(io("remove", &path)(error))
+        }
+        _ => durable::sync_folder(folder),
+    }
+}
+
+/// Seals a folder in which the record will be `record`.
+fn seal(folder: &Path, record: &[u8], key: Option<&SigningKey>) -> Result<Seal, RecordError> {
+    let mut files = hashes(folder)?;
+    files.insert(RECORD_FILE.to_owned(), blake3::hash(record).to_hex().to_string());
     let root = root(&files);
     let signature = key.map(|key| Signed {
         public_key: hex(key.verifying_key().as_bytes()),
@@ -182,27 +219,30 @@ fn read_key(path: &Path, kind: &'static str) -> Result<[u8; 32], RecordError> {
     })
 }
 
-/// BLAKE3 of every sealed file, by path.
+/// BLAKE3 of every sealed file, by path. Links are followed: what lies behind them is what the run is made of.
 fn hashes(folder: &Path) -> Result<BTreeMap<String, String>, RecordError> {
     let mut found = BTreeMap::new();
-    let mut waiting = vec![folder.to_owned()];
-    while let Some(place) = waiting.pop() {
+    let mut waiting = vec![(folder.to_owned(), String::new(), 0)];
+    while let Some((place, prefix, depth)) = waiting.pop() {
         for entry in fs::read_dir(&place).map_err(io("read", &place))? {
             let entry = entry.map_err(io("read", &place))?;
-            let (path, kind) = (entry.path(), entry.file_type().map_err(io("read", &place))?);
-            let name = path.strip_prefix(folder).unwrap_or(&path).to_string_lossy().into_owned();
-            let file = entry.file_name();
-            let is_part = file.to_string_lossy().starts_with(WRITING);
-            if BESIDE.contains(&name.as_str()) || is_part {
+            let path = entry.path();
+            let unsealable = |reason| RecordError::Unsealable { path: path.clone(), reason };
+            let name = entry.file_name();
+            let name = name.to_str().ok_or_else(|| unsealable("its name is not UTF-8"))?;
+            let name = format!("{prefix}{name}");
+            if BESIDE.contains(&name.as_str()) {
                 continue;
             }
-            if kind.is_dir() {
-                waiting.push(path);
-            } else if kind.is_symlink() {
-                let target = fs::read_link(&path).map_err(io("read", &path))?;
-                found.insert(name, format!("link to {}", target.display()));
-            } else {
+            let kind = fs::metadata(&path).map_err(io("read", &path))?.file_type();
+            if kind.is_file() {
                 found.insert(name, hash_file(&path)?);
+            } else if !kind.is_dir() {
+                return Err(unsealable("it is neither a file nor a folder"));
+            } else if depth == DEPTH_LIMIT {
+                return Err(unsealable("it lies too deep, or links go in a circle"));
+            } else {
+                waiting.push((path, format!("{name}/"), depth + 1));
             }
         }
     }
@@ -211,8 +251,10 @@ fn hashes(folder: &Path) -> Result<BTreeMap<String, String>, RecordError> {
 
 fn root(files: &BTreeMap<String, String>) -> String {
     let mut hasher = blake3::Hasher::new();
-    for (file, hash) in files {
-        hasher.update(format!("{file} {hash}\n").as_bytes());
+    // With their lengths: no two lists have the same bytes, whatever names hold.
+    for part in files.iter().flat_map(|(file, hash)| [file, hash]) {
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(part.as_bytes());
     }
     hasher.finalize().to_hex().to_string()
 }

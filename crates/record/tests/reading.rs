@@ -95,6 +95,62 @@ fn what_differs_is_named_with_the_first_step_and_tensor() {
 }
 
 #[test]
+fn bits_are_the_same_where_nothing_that_a_run_computes_differs() {
+    let at = || Some(FirstStep { step: 1, fields: vec![] });
+    let none = Difference::default;
+    assert!(none().same_bits());
+    for found in [
+        Difference { first_differing_step: at(), ..none() },
+        Difference { first_differing_evaluation: at(), ..none() },
+        Difference { first_differing_tensors: Some((1, vec!["a".into()])), ..none() },
+        Difference { differing_product_files: vec!["a".into()], ..none() },
+    ] {
+        assert!(!found.same_bits(), "{found:?}");
+    }
+}
+
+#[test]
+fn evaluations_and_products_are_compared_too() {
+    let finished = |loss: f64, seconds: f64, product: &[u8]| {
+        let folder = Folder::new();
+        let line = |step: usize, loss: f64| json!({"step": step, "loss": loss, "seconds": seconds});
+        folder.lines(EVALS_FILE, &[line(2, 2.5), line(4, loss)]);
+        fs::write(folder.path().join("adapter/adapter_model.safetensors"), product).unwrap();
+        fs::write(folder.path().join("adapter/README.md"), seconds.to_string()).unwrap();
+        folder.conclude(None);
+        folder
+    };
+    let compared = |a: &Folder, b: &Folder| compare(&a.path(), &b.path()).unwrap();
+    let first = finished(2.25, 1.0, b"product");
+    let same = compared(&first, &finished(2.25, 2.0, b"product"));
+    assert!(same.same_bits(), "{same:?}");
+    assert_eq!((same.common_evaluations, same.product_files), (2, 1));
+
+    let evaluated = compared(&first, &finished(2.5, 1.0, b"product"));
+    let at = evaluated.first_differing_evaluation.as_ref().unwrap();
+    assert_eq!((at.step, at.fields[0].what.as_str()), (4, "loss"));
+    assert!(!evaluated.same_bits());
+
+    let other = compared(&first, &finished(2.25, 1.0, b"another"));
+    assert_eq!(other.differing_product_files, ["adapter_model.safetensors"]);
+    assert!(!other.same_bits());
+    // A run that made no product has none that differs.
+    let unfinished = Folder::of(&Record { status: Status::Stopped { step: 4 }, ..record() }, &[]);
+    assert_eq!(compared(&first, &unfinished).product_files, 0);
+}
+
+#[test]
+fn gates_are_noted_once_a_name() {
+    let mut record = Record { gates: vec![], ..record() };
+    record.note(Gate::ok("loss", "2.0").at(1));
+    record.note(Gate::ok("memory", "1"));
+    record.note(Gate::failed("loss", "9.0", "look").at(2));
+    let gates: Vec<_> =
+        record.gates.iter().map(|g| (g.name.as_str(), g.times, g.verdict)).collect();
+    assert_eq!(gates, [("loss", 2, Verdict::Failed), ("memory", 1, Verdict::Ok)]);
+}
+
+#[test]
 fn notes_go_beside_the_record_and_say_what_they_speak_of() {
     let folder = Folder::new();
     let before = fs::read(folder.path().join(RECORD_FILE)).unwrap();
@@ -102,7 +158,7 @@ fn notes_go_beside_the_record_and_say_what_they_speak_of() {
     assert!(matches!(empty, Err(RecordError::EmptyAnnotation)));
     let first = annotate(&folder.path(), vec!["table 2".into()], vec![], "a cap".into()).unwrap();
     assert_eq!(first.seal, None);
-    let root = seal(&folder.path(), None).unwrap().root;
+    let root = folder.conclude(None).root;
     let second = annotate(&folder.path(), vec![], vec!["table 1".into()], String::new()).unwrap();
     assert_eq!(second.seal, Some(root));
     assert_eq!(annotations(&folder.path()).unwrap(), [first, second]);
@@ -129,7 +185,7 @@ fn the_index_follows_the_folders_and_can_be_built_again() {
 
     // A step more, a seal, and another run.
     folder.lines(STEPS_FILE, &[step(1, 3.0, 0.5), step(2, 1.0, 0.5)]);
-    seal(&folder.path(), None).unwrap();
+    folder.conclude(None);
     fs::create_dir_all(root.join("group/second")).unwrap();
     Record { status: Status::Stopped { step: 1 }, ..record() }
         .write(&root.join("group/second"))
@@ -172,7 +228,14 @@ fn a_damaged_index_is_built_again_and_a_damaged_record_is_listed_as_such() {
 fn a_report_stands_alone_and_shows_what_ran() {
     let folder = Folder::new();
     folder.lines(EVALS_FILE, &[json!({"step": 2, "loss": 2.6}), json!({"step": 4, "loss": 2.3})]);
-    report::write(&folder.path()).unwrap();
+    let mut shown = record();
+    let kind = |kind: &str, planned_bytes, used_bytes| KindBytes {
+        kind: kind.into(),
+        planned_bytes,
+        used_bytes,
+    };
+    shown.memory.kinds.extend([kind("gradients", 32, 16), kind("workspace", 0, 0)]);
+    report::write(&folder.path(), &shown).unwrap();
     let html = fs::read_to_string(folder.path().join(report::REPORT_FILE)).unwrap();
     for part in [
         "Loss",
@@ -186,13 +249,24 @@ fn a_report_stands_alone_and_shows_what_ran() {
         "prefers-color-scheme:dark",
         "finished",
         "64 B",
+        "<dt>steps</dt><dd>4 of 4</dd>",
+        "<dt>tokens a second</dt><dd>200</dd>",
+        "<td>lr</td><td>0.001</td>",
+        "<td>code</td>",
+        "width:100.0%\"></i><b style=\"width:100.0%",
+        "width:50.0%\"></i><b style=\"width:25.0%",
+        "n failed\">16 B",
     ] {
         assert!(html.contains(part), "no `{part}`");
     }
+    assert!(!html.contains("n failed\">64 B") && !html.contains("workspace"), "{html}");
     for outside in ["http:", "https:", "<script", "src=", "@import", "url("] {
         assert!(!html.contains(outside), "`{outside}` needs a network or runs code");
     }
     assert!(!html.contains("Reward"), "a plot of what nobody logged");
+    folder.lines(STEPS_FILE, &[step(1, 3.0, 0.0)]);
+    let html = report::html(&folder.path(), &shown).unwrap();
+    assert!(!html.contains("tokens a second</dt>"), "of no time");
 }
 
 #[test]
@@ -201,7 +275,7 @@ fn a_long_run_is_drawn_quickly_and_weighs_little() {
     let steps: Vec<_> = (1..=10_000).map(|i| step(i, 3.0 / (i as f64).sqrt(), 0.5)).collect();
     folder.lines(STEPS_FILE, &steps);
     let start = Instant::now();
-    let html = report::html(&folder.path()).unwrap();
+    let html = report::html(&folder.path(), &record()).unwrap();
     // The time is said and not asserted: a test of a time fails when the machine is busy.
     println!("10,000 steps: {:?}, {} bytes", start.elapsed(), html.len());
     assert!(html.len() < 400_000, "{}", html.len());

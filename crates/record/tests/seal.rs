@@ -10,7 +10,7 @@ use std::fs;
 #[test]
 fn any_changed_byte_of_any_file_is_named() {
     let folder = Folder::new();
-    let sealed = seal(&folder.path(), None).unwrap();
+    let sealed = folder.conclude(None);
     assert_eq!(sealed.verify(&folder.path(), None).unwrap(), vec![]);
     let files: Vec<_> =
         folder.files().into_iter().filter(|file| !file.ends_with(SEAL_FILE)).collect();
@@ -33,22 +33,23 @@ fn any_changed_byte_of_any_file_is_named() {
 #[test]
 fn files_that_go_or_come_break_it_and_notes_do_not() {
     let folder = Folder::new();
-    let sealed = seal(&folder.path(), None).unwrap();
+    let sealed = folder.conclude(None);
     annotate(&folder.path(), vec!["the comparison".into()], vec![], String::new()).unwrap();
     fs::write(folder.path().join(LOCK_FILE), "").unwrap();
-    fs::write(folder.path().join(".writing-x"), "half").unwrap();
     assert_eq!(sealed.verify(&folder.path(), None).unwrap(), vec![]);
     fs::write(folder.path().join("adapter/more.txt"), "x").unwrap();
+    // Also what is called like a file that is being written: nothing lies in a run unseen.
+    fs::write(folder.path().join(".writing-x"), "half").unwrap();
     fs::remove_file(folder.path().join(STEPS_FILE)).unwrap();
     let broken = sealed.verify(&folder.path(), None).unwrap();
-    let expected = [Broken::Missing(STEPS_FILE.into()), Broken::Added("adapter/more.txt".into())];
-    assert_eq!(broken, expected);
+    let added = [".writing-x", "adapter/more.txt"].map(|name| Broken::Added(name.into()));
+    assert_eq!(broken, [vec![Broken::Missing(STEPS_FILE.into())], added.to_vec()].concat());
 }
 
 #[test]
 fn a_changed_list_of_files_breaks_the_root() {
     let folder = Folder::new();
-    let mut sealed = seal(&folder.path(), None).unwrap();
+    let mut sealed = folder.conclude(None);
     assert_eq!(read_seal(&folder.path()).unwrap(), Some(sealed.clone()));
     // Whoever changes a file and its hash in the seal still has the root to change.
     fs::write(folder.path().join(STEPS_FILE), "").unwrap();
@@ -61,7 +62,7 @@ fn a_changed_list_of_files_breaks_the_root() {
 fn a_signature_is_the_keys_and_nobody_elses() {
     let folder = Folder::new();
     let (mine, other) = (SigningKey::from_bytes(&[7; 32]), SigningKey::from_bytes(&[8; 32]));
-    let sealed = seal(&folder.path(), Some(&mine)).unwrap();
+    let sealed = folder.conclude(Some(&mine));
     let verify = |sealed: &Seal, key: &SigningKey| {
         sealed.verify(&folder.path(), Some(&key.verifying_key())).unwrap()
     };
@@ -71,7 +72,7 @@ fn a_signature_is_the_keys_and_nobody_elses() {
     assert_eq!(verify(&unsigned, &mine), [Broken::Signer("nobody".into())]);
 
     // Sealed again by somebody without the key, under the name of the key.
-    let mut forged = seal(&folder.path(), Some(&other)).unwrap();
+    let mut forged = folder.conclude(Some(&other));
     if let Some(signed) = &mut forged.signature {
         signed.public_key = hex(mine.verifying_key().as_bytes());
     }
@@ -103,12 +104,104 @@ fn keys_are_read_from_hexadecimal_digits() {
 }
 
 #[test]
-fn only_a_finished_run_is_sealed() {
+fn a_run_is_sealed_however_it_ends_and_not_while_it_goes_on() {
     let failed = Status::Failed { step: Some(3), samples: vec![], error: "x".into() };
-    for status in [Status::Running, Status::Stopped { step: 2 }, failed] {
+    for status in [Status::Stopped { step: 2 }, failed] {
         let folder = Folder::of(&Record { status, ..record() }, &[]);
-        let error = seal(&folder.path(), None).unwrap_err();
-        assert!(matches!(error, RecordError::NotFinished { .. }), "{error}");
+        let sealed = folder.conclude(None);
+        assert_eq!(sealed.verify(&folder.path(), None).unwrap(), []);
+        unseal(&folder.path()).unwrap();
+        unseal(&folder.path()).unwrap();
         assert_eq!(read_seal(&folder.path()).unwrap(), None);
+    }
+    let running = Record { status: Status::Running, ..record() };
+    let folder = Folder::of(&running, &[]);
+    let error = conclude(&folder.path(), &running, None).unwrap_err();
+    assert!(matches!(error, RecordError::NotEnded { .. }), "{error}");
+    assert_eq!(read_seal(&folder.path()).unwrap(), None);
+}
+
+#[test]
+fn a_run_that_cannot_be_sealed_is_not_finished_and_one_that_failed_says_so() {
+    use std::os::unix::net::UnixListener;
+    let failed = Status::Failed { step: None, samples: vec![], error: "x".into() };
+    for (status, state) in [(record().status, "running"), (failed, "failed")] {
+        let folder = Folder::of(&Record { status: Status::Running, ..record() }, &[]);
+        let socket = UnixListener::bind(folder.path().join("socket")).unwrap();
+        let error = conclude(&folder.path(), &Record { status, ..record() }, None).unwrap_err();
+        assert!(matches!(error, RecordError::Unsealable { .. }), "{error}");
+        assert!(error.to_string().contains("socket"), "{error}");
+        assert_eq!(Record::read(&folder.path()).unwrap().status.name(), state);
+        drop(socket);
+    }
+}
+
+#[test]
+fn what_links_lead_to_is_sealed_and_circles_are_refused() {
+    use std::os::unix::fs::symlink;
+    let folder = Folder::new();
+    let elsewhere = tempfile::tempdir().unwrap();
+    fs::write(elsewhere.path().join("weights"), "1").unwrap();
+    symlink(elsewhere.path(), folder.path().join("linked")).unwrap();
+    let sealed = folder.conclude(None);
+    fs::write(elsewhere.path().join("weights"), "2").unwrap();
+    let broken = sealed.verify(&folder.path(), None).unwrap();
+    assert_eq!(broken, [Broken::Changed("linked/weights".into())]);
+    symlink(folder.path(), elsewhere.path().join("back")).unwrap();
+    let error = sealed.verify(&folder.path(), None).unwrap_err();
+    assert!(matches!(error, RecordError::Unsealable { .. }), "{error}");
+}
+
+#[test]
+fn folders_may_lie_so_deep_and_no_deeper() {
+    let folder = Folder::new();
+    let deep = |depth: usize| folder.path().join(vec!["d"; depth].join("/"));
+    fs::create_dir_all(deep(16)).unwrap();
+    folder.conclude(None);
+    fs::create_dir_all(deep(17)).unwrap();
+    let record = Record::read(&folder.path()).unwrap();
+    let error = conclude(&folder.path(), &record, None).unwrap_err();
+    assert!(error.to_string().contains("too deep"), "{error}");
+}
+
+#[test]
+fn a_name_that_is_not_utf8_is_refused() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = Folder::new();
+    let sealed = folder.conclude(None);
+    fs::write(folder.path().join(std::ffi::OsStr::from_bytes(b"a\xff")), "").unwrap();
+    let error = sealed.verify(&folder.path(), None).unwrap_err();
+    assert!(error.to_string().contains("not UTF-8"), "{error}");
+}
+
+#[test]
+fn a_file_cannot_hide_in_the_name_of_another() {
+    let folder = Folder::new();
+    let plain = folder.path().join("a");
+    fs::write(&plain, "1").unwrap();
+    let sealed = folder.conclude(None);
+    // One name that holds what two entries of a list by lines would say.
+    let hidden = Seal { files: sealed.files.clone(), ..sealed.clone() };
+    let mut files = hidden.files;
+    let (a, next) = (files.remove("a").unwrap(), "adapter/adapter_model.safetensors");
+    let hash = files.remove(next).unwrap();
+    files.insert(format!("a {a}\n{next}"), hash);
+    let joined = Seal { files, ..sealed };
+    assert!(joined.verify(&folder.path(), None).unwrap().contains(&Broken::Root));
+}
+
+#[test]
+fn each_breach_is_said() {
+    let name = || "file".to_owned();
+    for (broken, said) in [
+        (Broken::Changed(name()), "file was changed"),
+        (Broken::Missing(name()), "file is missing"),
+        (Broken::Added(name()), "file was added"),
+        (Broken::Root, "list of files"),
+        (Broken::Signature("x".into()), "signature is wrong: x"),
+        (Broken::Signer("nobody".into()), "signed by nobody"),
+        (Broken::NoSeal, "there is no seal"),
+    ] {
+        assert!(broken.to_string().contains(said), "{broken}");
     }
 }

@@ -19,6 +19,7 @@ mod engines;
 mod error;
 mod event;
 mod gates;
+mod grading;
 mod grpo;
 pub mod loss;
 mod pairs;
@@ -34,7 +35,7 @@ pub use contents::method as recorded_method;
 pub use engines::{Engines, moved};
 pub use error::RlError;
 pub use event::{Flow, Observer, RlEval, RlEvent, Timing};
-pub use prompts::{Pair, Prompt, PromptError, Prompts, read_pairs, read_prompts};
+pub use prompts::{Pair, Prompt, PromptError, read_pairs, read_prompts};
 pub use run::{Data, Outcome, Run};
 pub use settings::{
     Dpo, FailurePolicy, Grpo, KlPlace, Method, MethodKind, Resolved, Reward, RewardKind, RlSettings,

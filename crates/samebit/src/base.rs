@@ -2,14 +2,38 @@
 
 use crate::model::Model;
 use crate::progress;
-use anyhow::Result;
+use crate::sealed;
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use formats::FormatError;
-use formats::merged::MergeError;
-use formats::peft::Adapter;
+use formats::merged::{MergeError, Weights};
+use formats::peft::{self, Adapter};
 use serde::Serialize;
+use std::path::{Path, PathBuf};
 
-/// Part of every command that joins an adapter and a base for good.
+/// Part of every command that runs a model with an adapter, if there is one.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct WithAdapter {
+    /// PEFT adapter folder to run the model with
+    #[arg(long)]
+    adapter: Option<PathBuf>,
+    #[command(flatten)]
+    other: OtherBase,
+}
+
+impl WithAdapter {
+    /// Opens the adapter, if one is given, and holds its base against the model.
+    pub(crate) fn open(&self, model: &Model, quiet: bool) -> Result<Option<(Adapter, Base)>> {
+        let Some(folder) = &self.adapter else { return Ok(None) };
+        let adapter = open(folder)?;
+        // Said before the hashes: an adapter of another shape was made for another model.
+        Weights::new(&model.checkpoint, Some(&adapter))?;
+        let base = identify(model, &adapter, &self.other, quiet)?;
+        Ok(Some((adapter, base)))
+    }
+}
+
+/// Part of every command that joins an adapter and a base.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct OtherBase {
     /// Take a base whose weights are not those that the adapter was trained on
@@ -27,6 +51,16 @@ pub(crate) struct Base {
     pub(crate) trained_on: Option<String>,
     /// What a reader should know before relying on the result.
     pub(crate) note: Option<String>,
+}
+
+/// Opens an adapter. One inside a sealed run must be as it was sealed.
+pub(crate) fn open(folder: &Path) -> Result<Adapter> {
+    let inner = folder.join(train::ADAPTER);
+    if !folder.join(peft::CONFIG_FILE).exists() && inner.join(peft::CONFIG_FILE).exists() {
+        bail!("`{}` is a run; its adapter is `{}`", folder.display(), inner.display());
+    }
+    sealed::check_product(folder)?;
+    Adapter::open(folder).with_context(|| format!("adapter `{}`", folder.display()))
 }
 
 /// Hashes the base and holds it against what the adapter says.
@@ -64,7 +98,7 @@ pub(crate) fn identify(
 }
 
 /// The hash of a model's weights, under a progress bar.
-fn fingerprint(model: &Model, quiet: bool) -> Result<String> {
+pub(crate) fn fingerprint(model: &Model, quiet: bool) -> Result<String> {
     let bar = progress::count("hashing the base", model.checkpoint.tensors().len() as u64, quiet);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let weights = model.checkpoint.fingerprint(threads, &|done| bar.set_position(done as u64))?;

@@ -122,20 +122,36 @@ pub(crate) fn git(git: &Git, allow_dirty: bool) -> Gate {
         Git::NoRepository => {
             return Gate::skipped(name, "the working directory is in no git repository");
         }
-        Git::Unavailable { why } => return Gate::skipped(name, why.clone()),
+        Git::Unavailable { why } => {
+            let advice = "mend what git says, or give --allow-dirty: the record then says that nobody knows the code";
+            return Gate::of(name, allow_dirty, format!("unknown: {why}"), advice);
+        }
         Git::Repository(repository) => repository,
     };
-    let commit = repository.commit.as_deref().unwrap_or("no commit yet");
+    let advice = "commit them, or give --allow-dirty: the record then keeps the patch";
+    let untracked = repository.untracked;
     let Some(patch) = &repository.patch else {
-        return Gate::ok(name, format!("{commit:.12}, clean, {} untracked", repository.untracked));
+        return match &repository.commit {
+            Some(commit) => Gate::ok(name, format!("{commit:.12}, clean, {untracked} untracked")),
+            None => {
+                let figure = format!("no commit yet, and {untracked} untracked files");
+                Gate::of(name, allow_dirty, figure, advice)
+            }
+        };
     };
+    let commit = repository.commit.as_deref().unwrap_or("no commit yet");
     let figure = format!(
-        "{commit:.12} and {} changed files ({}), patch {:.12}",
+        "{commit:.13} and {} changed files ({}), patch {:.12}",
         patch.files.len(),
         patch.files.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", "),
         patch.blake3
     );
-    let advice = "commit them, or give --allow-dirty: the record then keeps the patch";
+    if patch.is_kept() {
+        return Gate::of(name, allow_dirty, figure, advice);
+    }
+    let figure = format!("{figure}, of {}: too large to keep", Bytes(patch.bytes));
+    let advice =
+        "commit them, or give --allow-dirty: the record then keeps the hash of the patch alone";
     Gate::of(name, allow_dirty, figure, advice)
 }
 
@@ -178,4 +194,52 @@ fn longest(tuning: &Tuning, engine: &mut Engine<'_>, smoke: bool) -> Result<Gate
     let budget = tuning.resolved.micro_tokens.value;
     let figure = format!("{tokens} tokens of {budget} planned (--smoke runs it)");
     Ok(Gate::of(name, tokens <= budget, figure, "raise micro_tokens or lower max_length"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use record::{PATCH_BYTES_LIMIT, Patch, Repository};
+
+    fn repository(commit: Option<&str>, patch_bytes: Option<usize>) -> Git {
+        let patch = patch_bytes.map(|bytes| Patch {
+            bytes,
+            blake3: "ab".repeat(32),
+            files: vec!["a.rs".into()],
+            content: Vec::new(),
+        });
+        Git::Repository(Repository {
+            root: "/code".into(),
+            commit: commit.map(str::to_owned),
+            branch: None,
+            patch,
+            untracked: 2,
+            untracked_named: Vec::new(),
+        })
+    }
+
+    #[test]
+    fn code_that_is_not_known_is_refused_unless_that_is_let_pass() {
+        let unavailable = Git::Unavailable { why: "dubious ownership".into() };
+        for (state, said) in [
+            (unavailable, "unknown: dubious ownership"),
+            (repository(None, None), "no commit yet, and 2 untracked files"),
+            (repository(None, Some(10)), "no commit yet and 1 changed files (a.rs)"),
+            (repository(Some("c0"), Some(PATCH_BYTES_LIMIT)), "c0 and 1 changed files"),
+            (repository(Some("c0"), Some(PATCH_BYTES_LIMIT + 1)), "too large to keep"),
+        ] {
+            let (refused, passed) = (git(&state, false), git(&state, true));
+            assert_eq!((refused.verdict, passed.verdict), (Verdict::Failed, Verdict::Ok), "{said}");
+            assert!(refused.figure.contains(said), "{}", refused.figure);
+            assert!(refused.advice.contains("--allow-dirty"), "{}", refused.advice);
+        }
+        let kept = git(&repository(Some("c0"), Some(PATCH_BYTES_LIMIT)), true);
+        assert!(!kept.figure.contains("too large"), "{}", kept.figure);
+    }
+
+    #[test]
+    fn code_that_is_committed_passes_and_no_repository_is_said() {
+        assert_eq!(git(&repository(Some("c0"), None), false).verdict, Verdict::Ok);
+        assert_eq!(git(&Git::NoRepository, false).verdict, Verdict::Skipped);
+    }
 }

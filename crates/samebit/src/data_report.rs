@@ -1,12 +1,12 @@
 //! The report of `samebit data`.
 
-use crate::encoding::EncodedData;
 use crate::model::Model;
 use crate::output::{Table, duration, thousands};
 use crate::sample_view::{self, SampleView};
+use crate::tuning::{self, Data};
 use data::{
     Bin, CacheOutcome, CacheState, Counts, Dataset, OrderReport, PackReport, Report, Schedule,
-    histogram,
+    Size, histogram,
 };
 use serde::Serialize;
 use train::Resolved;
@@ -21,7 +21,14 @@ pub(crate) struct DataReport {
     too_long: train::TooLongPolicy,
     file_bytes: usize,
     cache: CacheOutcome,
+    /// What was read, kept and dropped, of all of it.
     report: Report,
+    /// What is trained on: `identity`, the histograms, packing, steps and order are of these.
+    trained: Size,
+    /// What is held out, or given, to evaluate on.
+    held_out: Option<Size>,
+    /// Samples held out that are trained on too.
+    shared: usize,
     lengths: Vec<Bin>,
     supervised: Vec<Bin>,
     packing: PackReport,
@@ -37,11 +44,11 @@ impl DataReport {
     pub(crate) fn new(
         model: &Model,
         resolved: &Resolved,
-        encoded: EncodedData,
+        data: Data,
         schedule: &mut Schedule,
         sample: Option<SampleView>,
     ) -> DataReport {
-        let EncodedData { dataset, cache, bytes } = encoded;
+        let Data { dataset, evaluation, cache, bytes, .. } = data;
         DataReport {
             model: model.identity.clone(),
             identity: dataset.identity(),
@@ -50,6 +57,9 @@ impl DataReport {
             file_bytes: bytes,
             cache,
             report: dataset.report().clone(),
+            trained: dataset.size(),
+            held_out: evaluation.as_ref().map(Dataset::size),
+            shared: evaluation.as_ref().map_or(0, |held_out| held_out.shared_with(&dataset)),
             lengths: histogram(dataset.lengths()),
             supervised: histogram(supervised(&dataset)),
             packing: schedule.report(0),
@@ -69,6 +79,7 @@ pub(crate) fn text(report: &DataReport) -> String {
     let mut parts = vec![
         head(report),
         sources(&report.report),
+        shares(report),
         bins("tokens of a sample", &report.lengths),
         bins("learnt tokens of a sample", &report.supervised),
         packing(report),
@@ -142,6 +153,20 @@ fn sources(report: &Report) -> String {
         row("all", String::new(), &report.total);
     }
     table.text()
+}
+
+/// What of it is trained on and what is evaluated on.
+fn shares(report: &DataReport) -> String {
+    let share = |what: &str, size: &Size| {
+        format!(
+            "{what}: {} samples, {} tokens, {} learnt\n",
+            thousands(size.samples),
+            thousands(size.tokens),
+            thousands(size.supervised)
+        )
+    };
+    let held_out = report.held_out.as_ref().map_or(String::new(), |size| share("held out", size));
+    share("trained on", &report.trained) + &held_out + &tuning::shared_text(report.shared)
 }
 
 /// Characters of the longest bar.

@@ -4,18 +4,17 @@ use crate::commands::shared::{self, Memory};
 use crate::device::{self, Device};
 use crate::model::Model;
 use crate::progress;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use engine::{AdapterSource, Blueprint, Engine, Job};
 use families::{BuildOptions, LoraSpec, Train};
 use formats::merged::Weights;
 use formats::peft::Adapter;
 use program::{Lease, Rank, Topology};
-use std::path::Path;
 use train::Facts;
 
 /// What to run a model with.
 pub(crate) struct Setup<'a> {
-    pub(crate) adapter: Option<&'a Path>,
+    pub(crate) adapter: Option<&'a Adapter>,
     pub(crate) memory: &'a Memory,
     pub(crate) quiet: bool,
 }
@@ -27,10 +26,9 @@ pub(crate) fn engine(
     job: Job,
     setup: &Setup<'_>,
 ) -> Result<Engine<'static>> {
-    let adapter = setup.adapter.map(open_adapter).transpose()?;
     // Said before anything is planned: the engine would name the first module only.
-    Weights::new(&model.checkpoint, adapter.as_ref())?;
-    let train = adapter.as_ref().map_or(Ok(Train::Nothing), adapted)?;
+    Weights::new(&model.checkpoint, setup.adapter)?;
+    let train = setup.adapter.map_or(Ok(Train::Nothing), adapted)?;
     let config = model.checkpoint.config();
     let stored_as_bf16 = Facts::of(&model.checkpoint).stored_as_bf16;
     let options = BuildOptions {
@@ -47,7 +45,7 @@ pub(crate) fn engine(
     device::check_available(&blueprint.ledger)?;
     let mut engine = Engine::new(graph, blueprint, device.executor()?)?;
     load(&mut engine, model, setup.quiet)?;
-    if let Some(adapter) = &adapter {
+    if let Some(adapter) = setup.adapter {
         engine.load_adapter(&AdapterSource::Peft(adapter))?;
     }
     Ok(engine)
@@ -60,10 +58,6 @@ pub(crate) fn load(engine: &mut Engine<'_>, model: &Model, quiet: bool) -> Resul
     engine.load(&model.checkpoint, &mut |done| bar.set_position(done))?;
     bar.finish_and_clear();
     Ok(())
-}
-
-pub(crate) fn open_adapter(folder: &Path) -> Result<Adapter> {
-    Adapter::open(folder).with_context(|| format!("adapter `{}`", folder.display()))
 }
 
 /// The LoRA shape of an adapter: one rank and one scale for all its modules.

@@ -20,6 +20,7 @@ mod progress;
 mod prompts;
 mod resumed;
 mod sample_view;
+mod sealed;
 mod serving;
 mod tuning;
 
@@ -83,8 +84,27 @@ enum Command {
     Quickstart(commands::quickstart::Args),
 }
 
+impl Command {
+    /// Refuses to be one of a launcher's processes where each would run the whole, into the same files.
+    fn refuse_processes(&self) -> anyhow::Result<()> {
+        let by_rank = matches!(self, Command::Train(_) | Command::Verify(_));
+        match fabric::launched().filter(|_| !by_rank) {
+            None => Ok(()),
+            Some(launched) => anyhow::bail!(
+                "{} processes were started by a launcher, and each would run the whole command: start one process, \
+                 whose ranks are threads (`train` and `verify` take processes as ranks)",
+                launched.processes
+            ),
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let cli = parse();
+    if let Err(error) = cli.command.refuse_processes() {
+        eprintln!("samebit: {error}");
+        return ExitCode::FAILURE;
+    }
     let result = match cli.command {
         Command::Plan(args) => commands::plan::run(args),
         Command::Data(args) => commands::data::run(*args),

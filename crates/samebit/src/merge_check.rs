@@ -7,8 +7,8 @@ use crate::model::Model;
 use anyhow::{Context, Result, bail};
 use engine::{AdapterSource, Advance, Engine, GenerateShape, Job};
 use formats::Dtype;
+use formats::peft::Adapter;
 use serde::Serialize;
-use std::path::Path;
 use train::WeightType;
 
 /// Tokens whose logits are compared.
@@ -33,10 +33,10 @@ pub(crate) struct Check {
     pub(crate) change: f64,
 }
 
-/// Compares `merged`, in a folder, with `base` and the adapter at `adapter`.
+/// Compares `merged`, in a folder, with `base` and `adapter`.
 pub(crate) fn check(
     base: &Model,
-    adapter: &Path,
+    adapter: &Adapter,
     merged: &Model,
     device: &Device,
     quiet: bool,

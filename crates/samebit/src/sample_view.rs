@@ -12,6 +12,8 @@ pub(crate) struct SampleView {
     /// From 1.
     sample: usize,
     origin: String,
+    /// Whether it is kept for evaluation, and not trained on.
+    held_out: bool,
     /// The first step that has it, from 1; null where no step does.
     step: Option<usize>,
     tokens: Vec<TokenView>,
@@ -26,18 +28,24 @@ struct TokenView {
     weight: f64,
 }
 
-/// Sample `index` of a data set, in the first step of the schedule that has it.
+/// Sample `index` of a data set, called `number`, in the first step of `schedule` that has it; without a schedule it is
+/// held out.
 pub(crate) fn view(
     dataset: &Dataset,
     index: usize,
-    schedule: &mut Schedule,
+    number: usize,
+    schedule: Option<&mut Schedule>,
     tokenizer: &Tokenizer,
 ) -> Result<SampleView> {
-    let found = (0..schedule.steps()).find_map(|step| {
-        let samples = schedule.step(step)?.micro_batches.concat();
-        samples.contains(&index).then(|| {
-            let learnt = samples.iter().map(|&sample| dataset.sample(sample).supervised_tokens());
-            (step + 1, learnt.sum::<usize>())
+    let held_out = schedule.is_none();
+    let found = schedule.and_then(|schedule| {
+        (0..schedule.steps()).find_map(|step| {
+            let samples = schedule.step(step)?.micro_batches.concat();
+            samples.contains(&index).then(|| {
+                let learnt =
+                    samples.iter().map(|&sample| dataset.sample(sample).supervised_tokens());
+                (step + 1, learnt.sum::<usize>())
+            })
         })
     });
     let weight = found.map_or(0.0, |(_, learnt)| 1.0 / learnt as f64);
@@ -52,8 +60,9 @@ pub(crate) fn view(
         })
         .collect::<Result<_>>()?;
     Ok(SampleView {
-        sample: index + 1,
+        sample: number,
         origin: dataset.origin(index).to_string(),
+        held_out,
         step: found.map(|(step, _)| step),
         tokens,
     })
@@ -70,6 +79,10 @@ pub(crate) fn text(view: &SampleView) -> String {
             if token.learnt { format!("{:.3e}", token.weight) } else { "0".into() },
         ]);
     }
-    let step = view.step.map_or("in no step".into(), |step| format!("first in step {step}"));
+    let step = match (view.step, view.held_out) {
+        (Some(step), _) => format!("first in step {step}"),
+        (None, true) => "held out for evaluation".into(),
+        (None, false) => "in no step".into(),
+    };
     format!("sample {} ({}), {step}\n{}", view.sample, view.origin, table.text())
 }

@@ -59,12 +59,11 @@ pub(crate) fn prepare(
     let model = model::open(&reference, source, quiet)?;
     let resolved = requested.resolve(&Facts::of(&model.checkpoint))?;
     let graph = families::build(model.checkpoint.config(), &resolved.build_options())?.graph;
-    // Ranks are threads of this process, or its siblings on the same machine, so they share its threads.
-    let threads = (resolved.threads.value / resolved.topology().ranks()).max(1);
+    let threads = threads_of_a_rank(&resolved);
     let device = Device::new(&Compute { threads: Some(threads), profile: resolved.profile.value })?;
     let rest = Job { score: resolved.score_shape(), ..rest };
     let (job, blueprints) = plan(&graph, &resolved, rest, &device)?;
-    let Data { dataset, evaluation, cache, held_out_cache, bytes: data_bytes } =
+    let Data { dataset, evaluation, cache, held_out_cache, bytes: data_bytes, .. } =
         datasets(&model, &resolved, source, quiet)?;
     let mut caches = serde_json::to_value(&cache)?;
     caches[checks::EVALUATION] = serde_json::to_value(&held_out_cache)?;
@@ -86,34 +85,48 @@ pub(crate) fn prepare(
     })
 }
 
-/// The data, and what is held out of it or given beside it.
-struct Data {
-    dataset: Dataset,
-    evaluation: Option<Dataset>,
-    cache: CacheOutcome,
-    /// Of held-out samples that come from files of their own.
-    held_out_cache: Option<CacheOutcome>,
-    bytes: usize,
+/// Threads of each rank: ranks are threads of this process, or its siblings on the same machine, so they share its threads.
+pub(crate) fn threads_of_a_rank(resolved: &Resolved) -> usize {
+    (resolved.threads.value / resolved.topology().ranks()).max(1)
 }
 
-fn datasets(model: &Model, resolved: &Resolved, source: &Source, quiet: bool) -> Result<Data> {
+/// The data, and what is held out of it or given beside it.
+pub(crate) struct Data {
+    pub(crate) dataset: Dataset,
+    pub(crate) evaluation: Option<Dataset>,
+    /// Where a part is held out: the samples of the whole that stay, in order.
+    pub(crate) stay: Option<Vec<usize>>,
+    pub(crate) cache: CacheOutcome,
+    /// Of held-out samples that come from files of their own.
+    held_out_cache: Option<CacheOutcome>,
+    /// Of the files.
+    pub(crate) bytes: usize,
+}
+
+/// Encodes the data of a run and holds out what its settings say.
+pub(crate) fn datasets(
+    model: &Model,
+    resolved: &Resolved,
+    source: &Source,
+    quiet: bool,
+) -> Result<Data> {
     let EncodedData { dataset: whole, cache, bytes } =
         encoding::encode(model, resolved, &resolved.sources(), source, quiet)?;
     let mut held_out_cache = None;
-    let (dataset, evaluation) = if let Some(files) = &resolved.eval {
+    let (dataset, evaluation, stay) = if let Some(files) = &resolved.eval {
         let files = data::Source::of_files(&files.value);
         let held_out = encoding::encode(model, resolved, &files, source, quiet)?;
         held_out_cache = Some(held_out.cache);
-        (whole, Some(held_out.dataset))
+        (whole, Some(held_out.dataset), None)
     } else if let Some(fraction) = &resolved.eval_fraction {
         let split = train::held_out(whole.len(), fraction.value, resolved.seed.value);
         let (stay, out) = split
             .context("eval_fraction: the data has one sample, of which no part can be held out")?;
-        (whole.subset(&stay), Some(whole.subset(&out)))
+        (whole.subset(&stay), Some(whole.subset(&out)), Some(stay))
     } else {
-        (whole, None)
+        (whole, None, None)
     };
-    Ok(Data { dataset, evaluation, cache, held_out_cache, bytes })
+    Ok(Data { dataset, evaluation, stay, cache, held_out_cache, bytes })
 }
 
 /// The fastest keep set within the lease of each rank, or a refusal with what would fit.
@@ -242,28 +255,39 @@ impl Tuning {
     /// What will run, in a few lines.
     pub(crate) fn summary(&self) -> Result<String> {
         let r = &self.resolved;
-        let report = self.dataset.report().total;
+        let size = self.dataset.size();
         let schedule = r.schedule(&self.dataset)?;
         let keep = self.job.train.map_or(String::new(), |t| t.keep.to_string());
         Ok(format!(
             "{} · {} trained of {} parameters · {}\n\
              data: {} samples, {} tokens, {} learnt · {} steps of {} × {} tokens\n\
-             {}\n\
+             {}{}\n\
              plan: {}{} ({keep})\n",
             self.model.identity,
             thousands(self.graph.trainable_elements()),
             thousands(self.graph.params.iter().filter(|p| !p.adapter).map(|p| p.elements()).sum()),
             self.device.describe(),
-            thousands(report.samples),
-            thousands(report.tokens),
-            thousands(report.supervised),
+            thousands(size.samples),
+            thousands(size.tokens),
+            thousands(size.supervised),
             schedule.steps(),
             r.accumulation.value,
             thousands(r.micro_tokens.value),
+            shared_text(self.evaluation.as_ref().map_or(0, |e| e.shared_with(&self.dataset))),
             data_report::cache(&self.cache, self.data_bytes),
             Bytes(self.planned_bytes()),
             ranks_text(&r.topology(), r.accumulation.value),
         ))
+    }
+}
+
+/// What evaluation is not worth, where samples are on both sides.
+pub(crate) fn shared_text(shared: usize) -> String {
+    match shared {
+        0 => String::new(),
+        n => format!(
+            "note: {n} samples to evaluate on are trained on too: their loss says nothing of new ones\n"
+        ),
     }
 }
 

@@ -72,6 +72,62 @@ fn the_report_counts_what_training_sees() {
 }
 
 #[test]
+fn what_is_held_out_is_in_no_step() {
+    let bench = bench();
+    let shown = |number: usize| {
+        let number = number.to_string();
+        data(&bench, &["--eval-fraction", "0.25", "--show", &number]).report()
+    };
+    let (mut trained, mut held_out) = (0, 0);
+    for number in 1..=8 {
+        let report = shown(number);
+        assert_eq!(
+            (&report["trained"]["samples"], &report["held_out"]["samples"]),
+            (&json!(6), &json!(2))
+        );
+        let sample = &report["sample"];
+        assert_eq!(sample["sample"], number);
+        assert!(sample["origin"].as_str().unwrap().ends_with(&format!(":{number}")), "{sample}");
+        assert_ne!(sample["held_out"] == true, sample["step"].is_u64(), "{sample}");
+        if sample["held_out"] == true { held_out += 1 } else { trained += 1 }
+    }
+    assert_eq!((trained, held_out), (6, 2));
+    // The order, and so the steps, are those of the run.
+    let (model, file, out) = (bench.model(), bench.arg("data.jsonl"), bench.arg("run"));
+    let settings = ["--eval-fraction", "0.25", "--micro-tokens", "128", "--max-steps", "1"];
+    let fixed = ["train", "--model", &model, "--data", &file, "--out", &out, "--json"];
+    assert_eq!(samebit(&[&fixed[..], &settings].concat()).code, Some(0));
+    let record: Value =
+        serde_json::from_slice(&fs::read(bench.path("run/record.json")).unwrap()).unwrap();
+    let report = shown(1);
+    assert_eq!(record["identity"]["hashes"]["data"], report["identity"]);
+    samebit(&["data", "--model", &model, "--data", &file, "--show", "9"]).refused(&["8 samples"]);
+}
+
+/// The library panics at this byte; the user is told what is wrong with the file, and nothing of the program.
+#[test]
+fn a_damaged_table_is_an_error_and_no_panic() {
+    let bench = bench();
+    let golden = common::root().join("crates/data/tests/golden/parquet/chats.parquet");
+    let mut bytes = fs::read(golden).unwrap();
+    bytes[12] ^= 0x5a;
+    bench.write("data.parquet", bytes);
+    let (model, file) = (bench.model(), bench.arg("data.parquet"));
+    let ended = samebit(&["data", "--model", &model, "--data", &file]);
+    ended.refused(&[&file, "not readable as Parquet"]);
+    assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+}
+
+#[test]
+fn evaluating_on_what_is_trained_on_is_said() {
+    let bench = bench();
+    let file = bench.arg("data.jsonl");
+    let report = data(&bench, &["--eval", &file]).report();
+    assert_eq!((&report["shared"], &report["held_out"]["samples"]), (&json!(8), &json!(8)));
+    assert_eq!(data(&bench, &["--eval-fraction", "0.25"]).report()["shared"], 0);
+}
+
+#[test]
 fn the_text_has_every_part() {
     let bench = bench();
     let (model, file) = (bench.model(), bench.arg("data.jsonl"));

@@ -157,6 +157,24 @@ fn a_settings_file_is_planned_as_it_is_trained() {
     assert_eq!(plan["serving"]["form"], "adapter");
     let trained = samebit(&["train", "--config", &config, "--json"]).report();
     assert_eq!(plan["ledger_total_bytes"], trained["memory"]["planned_bytes"]);
+    // Ranks, and a held-out part that is scored in larger memory than a step.
+    let more = "tp = 2\neval_fraction = 0.3\neval_every = 1\n";
+    let text = std::fs::read_to_string(&config).unwrap().replace("\nrank", "\nthreads = 2\nrank");
+    bench.write("ranks.toml", text.replace(&out, &bench.arg("ranks")) + more);
+    let ranks = bench.arg("ranks.toml");
+    let plan = samebit(&["plan", "--config", &ranks, "--json"]).report();
+    assert_eq!(plan["topology"], serde_json::json!([2, 1, 1]));
+    let planned: u64 = plan["ranks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|r| r["ranks"].as_array().unwrap().len() as u64 * r["total_bytes"].as_u64().unwrap())
+        .sum();
+    assert!(plan["ledger"]["exchange"].as_u64().unwrap() > 0, "what ranks publish is planned");
+    let trained = samebit(&["train", "--config", &ranks, "--json"]).report();
+    assert_eq!(trained["memory"]["planned_bytes"], planned);
+    assert_eq!(trained["memory"]["allocated_bytes"], planned);
+    samebit(&["plan", "--config", &ranks, "--tp", "1"]).ended_with(2, &["--config", "--tp"]);
     let both = ["plan", "--config", &config, "--rank", "4"];
     samebit(&both).ended_with(2, &["--config", "--rank"]);
     samebit(&["plan"]).ended_with(2, &["MODEL"]);

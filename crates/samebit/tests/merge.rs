@@ -3,8 +3,8 @@
 mod common;
 
 use common::{Bench, chats, golden, samebit};
-use formats::Checkpoint;
 use formats::peft::{self, AdapterConfig, Factors, TargetModules};
+use formats::{Checkpoint, Dtype};
 use serde_json::Value;
 use std::fs;
 
@@ -62,6 +62,68 @@ fn a_base_is_known_by_its_hash() {
     let report = merge(&bench, &adapter, "other", &["--allow-other-base"]);
     let note = report["base"]["note"].as_str().unwrap();
     assert!(note.contains(&weights) && note.contains(&changed), "{note}");
+
+    // So it is where an adapter is only run.
+    let model = bench.model();
+    let score = ["score", &model, "--ids", IDS, "--adapter", &adapter];
+    samebit(&score).refused(&[&weights, &changed, "--allow-other-base"]);
+    samebit(&["generate", &model, "fade", "--adapter", &adapter]).refused(&[&weights, &changed]);
+    let scored = samebit(&[&score[..], &["--allow-other-base", "--json"]].concat()).report();
+    assert_eq!(scored["base"], report["base"]);
+}
+
+#[test]
+fn the_adapter_of_a_sealed_run_must_be_as_it_was_sealed() {
+    let bench = Bench::with_model("qwen3");
+    let adapter = trained(&bench);
+    merge(&bench, &adapter, "merged", &[]);
+    let run = bench.arg("run");
+    refused(&bench, &run, &[], &["is a run", &adapter]);
+    let file = bench.path("run/adapter/adapter_model.safetensors");
+    let mut bytes = fs::read(&file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&file, &bytes).unwrap();
+    let words = ["BROKEN", "adapter/adapter_model.safetensors was changed"];
+    refused(&bench, &adapter, &[], &words);
+    let (model, gguf) = (bench.model(), bench.arg("lora.gguf"));
+    samebit(&["export", &model, "--adapter", &adapter, "--lora-gguf", &gguf]).refused(&words);
+    samebit(&["score", &model, "--ids", IDS, "--adapter", &adapter]).refused(&words);
+    // Its own folder is nobody's seal.
+    let copy = bench.path("copy");
+    fs::create_dir(&copy).unwrap();
+    for name in ["adapter_config.json", "adapter_model.safetensors", "samebit.json"] {
+        fs::copy(bench.path("run/adapter").join(name), copy.join(name)).unwrap();
+    }
+    merge(&bench, copy.to_str().unwrap(), "again", &[]);
+}
+
+#[test]
+fn an_adapter_that_is_not_finite_is_refused_wherever_it_goes() {
+    let bench = Bench::with_model("qwen3");
+    let module = "model.layers.0.mlp.down_proj";
+    let checkpoint = Checkpoint::open(&bench.path("model")).unwrap();
+    let shape = &checkpoint.tensor(&format!("{module}.weight")).unwrap().shape;
+    let adapter = adapter_of(&bench, "nan", module, [shape[0], shape[1]], f32::NAN);
+    let words = ["lora_B", "NaN", "damaged"];
+    refused(&bench, &adapter, &[], &words);
+    let (model, gguf) = (bench.model(), bench.arg("lora.gguf"));
+    samebit(&["export", &model, "--adapter", &adapter, "--lora-gguf", &gguf]).refused(&words);
+    samebit(&["score", &model, "--ids", IDS, "--adapter", &adapter]).refused(&words);
+}
+
+#[test]
+fn the_type_is_that_of_the_tensors_whatever_the_configuration_says() {
+    let bench = Bench::with_model("qwen3");
+    let file = bench.path("model/config.json");
+    let mut config: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    for key in ["dtype", "torch_dtype"] {
+        if config.get(key).is_some() {
+            config[key] = "bfloat16".into();
+        }
+    }
+    fs::write(&file, config.to_string()).unwrap();
+    assert_eq!(Checkpoint::open(&bench.path("model")).unwrap().config().dtype, Dtype::Bf16);
+    assert_eq!(merge(&bench, &trained(&bench), "merged", &[])["dtype"], "float32");
 }
 
 #[test]

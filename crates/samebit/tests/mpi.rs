@@ -46,6 +46,28 @@ fn four_processes_leave_the_bytes_of_four_threads() {
 }
 
 #[test]
+fn processes_have_the_bytes_of_one_rank() {
+    let test = "processes_have_the_bytes_of_one_rank";
+    let verify = |args: &[&str]| {
+        let args: Vec<String> = ["verify"].iter().chain(args).map(|arg| arg.to_string()).collect();
+        Some(ended(&mut mpirun(test, &args)?))
+    };
+    let topology = ["--tp", "2", "--cp", "2", "--rollout-tp", "2", "--steps", "1", "--json"];
+    let Some(same) = verify(&topology) else { return };
+    let report = same.report();
+    assert_eq!(report["same"], true);
+    assert_eq!(report["differences"].as_array().unwrap().len(), 0);
+    let Some(broken) = verify(&[&topology[..], &["--perturb", "drop-subtree"]].concat()) else {
+        return;
+    };
+    assert_ne!(broken.code, Some(0));
+    assert!(broken.stderr.contains("of the compared values differ"), "{}", broken.stderr);
+    let Some(matrix) = verify(&["--matrix"]) else { return };
+    assert_ne!(matrix.code, Some(0));
+    assert!(matrix.stderr.contains("--matrix under a launcher"), "{}", matrix.stderr);
+}
+
+#[test]
 fn another_number_of_processes_is_refused() {
     let bench = Bench::with_model("qwen3");
     bench.write("data.jsonl", chats());

@@ -128,3 +128,20 @@ fn processes_of_a_launcher_need_a_build_with_mpi() {
     assert!(ended.stderr.contains("--features mpi"), "{}", ended.stderr);
     assert!(!bench.path("out").exists());
 }
+
+/// Commands whose ranks are threads alone refuse to be run once a process.
+#[test]
+fn processes_of_a_launcher_do_not_each_run_the_whole() {
+    for args in [
+        vec!["rl", "--model", "m", "--data", "d", "--out", "o", "--tp", "2"],
+        vec!["verify", "--matrix"],
+        vec!["score", "m", "text"],
+    ] {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_samebit"));
+        command.args(&args).env("OMPI_COMM_WORLD_RANK", "1").env("OMPI_COMM_WORLD_SIZE", "2");
+        let ended = common::ended(&mut command);
+        assert_eq!(ended.code, Some(1), "{args:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains("2 processes"), "{args:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains("start one process"), "{args:?}: {}", ended.stderr);
+    }
+}

@@ -78,6 +78,19 @@ fn a_finished_run_is_shown_intact_and_a_changed_byte_breaks_it_loudly() {
     let broken = samebit(&["show", &run]);
     assert_eq!(broken.code, Some(1));
     assert!(broken.stdout.contains("BROKEN") && broken.stderr.contains("steps.jsonl was changed"));
+    let compared = samebit(&["diff", &run, &run]);
+    assert_eq!(compared.code, Some(1));
+    assert!(compared.stderr.contains("steps.jsonl was changed"), "{}", compared.stderr);
+    let adapter = bench.arg("run/adapter");
+    samebit(&["merge", &bench.arg("model"), &adapter, "--out", &bench.arg("merged")])
+        .refused(&["BROKEN", "steps.jsonl was changed"]);
+    assert!(!bench.path("merged").exists());
+    let listed = samebit(&["runs", &bench.arg("")]);
+    assert!(listed.stdout.contains("not checked"), "{}", listed.stdout);
+    fs::remove_file(bench.path("run/seal.json")).unwrap();
+    let bare = samebit(&["show", &run]);
+    assert_eq!(bare.code, Some(1));
+    assert!(bare.stderr.contains("there is no seal"), "{}", bare.stderr);
 }
 
 trait Text {
@@ -119,6 +132,9 @@ fn two_runs_are_compared_and_listed() {
     assert_eq!(other["first_differing_tensors"][0], 2);
     let words = samebit(&["diff", &bench.arg("a"), &bench.arg("c")]);
     assert!(words.stdout.contains("NOT the same bits"), "{}", words.stdout);
+    let told =
+        |a: &str, b: &str| samebit(&["diff", &bench.arg(a), &bench.arg(b), "--exit-code"]).code;
+    assert_eq!((told("a", "b"), told("a", "c")), (Some(0), Some(1)));
 
     let root = bench.arg("");
     let listed = samebit(&["runs", &root, "--json"]).report();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use data::{Dataset, Schedule};
+use data::{Schedule, Size};
 use engine::{Compiled, Engine, EngineError};
 use program::graph::{Lora, Node};
 use program::{Kind, Ledger, ParamId, listing};
@@ -146,6 +146,32 @@ pub fn begin(
     })
 }
 
+/// 56 bits of a hash over what ranks must have alike and each has from its own host: settings, data, program. Weights are
+/// the same files of one reference, or their difference shows in what replicas gather.
+pub(crate) fn of_every_rank(run: &Run<'_, '_>) -> u64 {
+    let mut hasher = blake3::Hasher::new();
+    let mut put = |key: &str, value: &str| {
+        for part in [key, value] {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part.as_bytes());
+        }
+    };
+    let (asked, sources) = (&run.requested.settings, &run.requested.sources);
+    for setting in settings(asked, sources, object(run.resolved)) {
+        if !FREE.contains(&setting.key.as_str()) {
+            put(&setting.key, &setting.resolved.to_string());
+        }
+    }
+    put("data", &run.dataset.identity());
+    if let Some(held_out) = run.evaluation {
+        put("evaluation_data", &held_out.identity());
+    }
+    put("binary", &run.surroundings.binary.blake3);
+    let mut bits = [0; 8];
+    bits[..7].copy_from_slice(&hasher.finalize().as_bytes()[..7]);
+    u64::from_le_bytes(bits)
+}
+
 /// BLAKE3 over the first epoch's order: for each step its micro-batches, for each of these its samples.
 fn order(schedule: &mut Schedule) -> String {
     let mut hasher = blake3::Hasher::new();
@@ -197,10 +223,11 @@ pub(crate) fn renew(record: &mut Record, now: Record) {
 
 fn data(run: &Run<'_, '_>, schedule: &Schedule) -> DataRecord {
     let evaluation = run.evaluation.map_or(Value::Null, |held_out| {
-        let (samples, tokens, supervised) = counts(held_out);
-        json!({"samples": samples, "tokens": tokens, "supervised": supervised})
+        let Size { samples, tokens, supervised } = held_out.size();
+        json!({"samples": samples, "tokens": tokens, "supervised": supervised,
+               "also_trained_on": held_out.shared_with(run.dataset)})
     });
-    let (samples, tokens, supervised) = counts(run.dataset);
+    let Size { samples, tokens, supervised } = run.dataset.size();
     DataRecord {
         samples,
         tokens,
@@ -211,12 +238,6 @@ fn data(run: &Run<'_, '_>, schedule: &Schedule) -> DataRecord {
         cache: run.surroundings.cache.clone(),
         evaluation,
     }
-}
-
-/// Samples, tokens and supervised tokens.
-fn counts(dataset: &Dataset) -> (usize, usize, usize) {
-    let supervised = |index| dataset.sample(index).supervised_tokens();
-    (dataset.len(), dataset.lengths().into_iter().sum(), (0..dataset.len()).map(supervised).sum())
 }
 
 /// BLAKE3 of the listing of every program that was compiled, as it runs.

@@ -19,6 +19,12 @@ pub enum TrainError {
     /// The product could not be written.
     #[error(transparent)]
     Format(#[from] Box<FormatError>),
+    /// A rank that was started with something else than the first.
+    #[error(
+        "this rank has other settings, other data or another program than the first rank: every process of a run must see the \
+         same files and be the same build"
+    )]
+    OtherRun,
     /// The engine was planned for another job than the settings ask for.
     #[error("the engine was planned with {what} {planned} and the settings ask for {needed}")]
     OtherPlan {

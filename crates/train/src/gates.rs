@@ -80,6 +80,37 @@ pub fn adapters(engine: &Engine<'_>) -> Result<Gate, EngineError> {
     judge(engine, ADAPTERS, "B", Part::Value, Others::Follow)
 }
 
+/// Name of the gate of trained values.
+pub const FINITE: &str = "trained values are finite";
+
+/// Whether every value of every trained tensor is a number: an update may overflow where its gradient did not. On the
+/// first rank, while the others follow.
+///
+/// # Errors
+/// Another rank failed.
+pub fn finite(engine: &Engine<'_>) -> Result<Gate, EngineError> {
+    let (mut total, mut overflown) = (0, Vec::new());
+    for id in crate::contents::trained(engine) {
+        let mut good = true;
+        engine.visit_served(id, Part::Value, |numbers| {
+            good &= numbers.iter().all(|x| x.is_finite());
+            Ok::<(), EngineError>(())
+        })?;
+        total += 1;
+        if !good {
+            overflown.push(engine.graph.param_info(id).name.to_string());
+        }
+    }
+    let figure = if overflown.is_empty() {
+        format!("{total} of {total}")
+    } else {
+        let named: Vec<&str> = overflown.iter().take(NAMED).map(String::as_str).collect();
+        format!("{} of {total} hold inf or NaN: {}", overflown.len(), named.join(", "))
+    };
+    let advice = "the last update overflowed: lower the learning rate, and begin again or resume from a checkpoint";
+    Ok(Gate::of(FINITE, overflown.is_empty(), figure, advice))
+}
+
 fn judge(
     engine: &Engine<'_>,
     name: &str,

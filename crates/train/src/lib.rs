@@ -27,7 +27,7 @@ pub use error::TrainError;
 pub use evaluation::{EvalEvent, held_out};
 pub use lr::LearningRate;
 pub use observer::{Flow, Observer, StepEvent};
-pub use product::{adapter as write_adapter, model as write_model, path as product_path};
+pub use product::{ADAPTER, adapter as write_adapter, model as write_model, path as product_path};
 pub use recorder::Recorder;
 pub use run::{Outcome, Run, Space};
 pub use run_folder::{

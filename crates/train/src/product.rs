@@ -13,7 +13,7 @@ use program::graph::Param;
 use program::{Graph, ParamId};
 
 /// The adapter's folder in a run's folder.
-const ADAPTER: &str = "adapter";
+pub const ADAPTER: &str = "adapter";
 /// The tuned model's folder in a run's folder.
 const MODEL: &str = "model";
 

@@ -7,7 +7,8 @@ use engine::{Engine, EngineError, Part};
 use program::ParamId;
 use record::{
     Change, Clock, Gate, KernelUse, PATCH_FILE, PhaseBytes, RankMemory, Reading, Record,
-    RecordError, Reserve, Rows, Session, Status, TENSORS_FILE, TensorsAt, Verdict, durable,
+    RecordError, Reserve, Rows, Session, SigningKey, Status, TENSORS_FILE, TensorsAt, Verdict,
+    durable,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -41,6 +42,8 @@ pub struct Recorder {
     start: Option<TensorsLine>,
     /// Room to say how the run ended, also on a disk that has filled up.
     room: Option<Reserve>,
+    /// Signs the seal.
+    key: Option<SigningKey>,
 }
 
 /// Bytes that are held for the last record and the report.
@@ -77,7 +80,7 @@ impl Recorder {
         surroundings: &Surroundings,
         product: &Path,
     ) -> Result<(Recorder, usize), E> {
-        let (record, lock) = unfinished(folder, surroundings, product)?;
+        let (record, lock) = unfinished(folder, product)?;
         let now = now()?;
         Ok(Self::go_on(record, lock, now, folder, surroundings, product)?)
     }
@@ -91,7 +94,7 @@ impl Recorder {
         product: &Path,
     ) -> Result<(Recorder, usize), RunError> {
         let allowed = &surroundings.allow_changed;
-        let changed = run_folder::verify(folder, &record.identity, &now.identity, allowed)?;
+        let changed = run_folder::verify(folder, &record, &now.identity, allowed)?;
         run_folder::make_checkpoints(folder)?;
         run_folder::clean(folder)?;
         // A run that was killed between its product and its end makes both again, to the same bytes.
@@ -111,6 +114,7 @@ impl Recorder {
         done: usize,
         changed: Vec<Change>,
     ) -> Result<Recorder, RecordError> {
+        let key = surroundings.signing_key.as_deref().map(record::read_signing_key).transpose()?;
         let clock = Clock::start(Reading::now());
         record.status = Status::Running;
         record.sessions.push(Session {
@@ -129,6 +133,7 @@ impl Recorder {
         }
         record.tensors.retain(|at| done > 0 && at.step <= done);
         record.write(folder)?;
+        record::unseal(folder)?;
         let mut start = None;
         let tensors = Rows::open(folder, TENSORS_FILE, |line: &TensorsLine| {
             let stays = done > 0 && line.step <= done;
@@ -139,7 +144,7 @@ impl Recorder {
         })?;
         let room = Some(Reserve::hold(folder, "record", LAST_BYTES)?);
         let folder = folder.to_owned();
-        Ok(Recorder { folder, _lock: lock, record, clock, tensors, start, room })
+        Ok(Recorder { folder, _lock: lock, record, clock, tensors, start, room, key })
     }
 
     /// The run's folder.
@@ -254,6 +259,11 @@ impl Recorder {
     /// # Errors
     /// [`RecordError`].
     pub fn write(&mut self, kernels: Vec<KernelUse>) -> Result<(), RecordError> {
+        self.refresh(kernels);
+        self.record.write(&self.folder)
+    }
+
+    fn refresh(&mut self, kernels: Vec<KernelUse>) {
         self.clock.look(Reading::now());
         let (jumps, count) = self.clock.jumps();
         if let Some(session) = self.record.sessions.last_mut() {
@@ -264,7 +274,6 @@ impl Recorder {
         }
         self.record.arithmetic.kernels = kernels;
         self.record.memory.peak_resident_bytes = record::peak_resident_bytes();
-        self.record.write(&self.folder)
     }
 
     /// Looks at the clocks, so that a jump is placed where it happens.
@@ -272,57 +281,34 @@ impl Recorder {
         self.clock.look(Reading::now());
     }
 
-    /// Writes how the run ended; a finished one is sealed.
+    /// Writes how the run ended, and seals it.
     ///
     /// # Errors
     /// [`RecordError`].
-    pub fn conclude(
-        &mut self,
-        kernels: Vec<KernelUse>,
-        status: Status,
-        signing_key: Option<&Path>,
-    ) -> Result<(), RecordError> {
-        let finished = matches!(status, Status::Finished { .. });
+    pub fn conclude(&mut self, kernels: Vec<KernelUse>, status: Status) -> Result<(), RecordError> {
         self.record.status = status;
         self.room = None;
-        self.write(kernels)?;
-        record::report::write(&self.folder)?;
-        if finished {
-            seal(&self.folder, signing_key)?;
-        }
-        Ok(())
+        self.refresh(kernels);
+        let reported = record::report::write(&self.folder, &self.record);
+        record::conclude(&self.folder, &self.record, self.key.as_ref())?;
+        reported
     }
 }
 
 /// Takes the folder of a run that is not finished, and its record.
-fn unfinished(
-    folder: &Path,
-    surroundings: &Surroundings,
-    product: &Path,
-) -> Result<(Record, File), RunError> {
+fn unfinished(folder: &Path, product: &Path) -> Result<(Record, File), RunError> {
     // A folder without a run gets no lock file.
     Record::read(folder)?;
     let lock = run_folder::lock(folder)?;
     // Before the lock another process may have gone on with it, to its end.
     let record = Record::read(folder)?;
     let Status::Finished { .. } = record.status else { return Ok((record, lock)) };
-    // It may have been killed after its end and before its seal.
-    if record::read_seal(folder)?.is_none() {
-        seal(folder, surroundings.signing_key.as_deref())?;
-    }
     let (path, product) = (folder.to_owned(), product.to_owned());
     Err(RunError::Finished { path, product })
 }
 
 /// Updates after which everything that LoRA trains has had gradients: A moves one update after B.
 const COMPARABLE_UPDATES: u64 = 2;
-
-/// Seals a finished run.
-fn seal(folder: &Path, signing_key: Option<&Path>) -> Result<(), RecordError> {
-    let key = signing_key.map(record::read_signing_key).transpose()?;
-    record::seal(folder, key.as_ref())?;
-    Ok(())
-}
 
 fn sha256(engine: &Engine<'_>, id: ParamId) -> Result<String, EngineError> {
     let mut hasher = Sha256::new();

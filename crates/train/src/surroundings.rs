@@ -27,7 +27,7 @@ pub struct Surroundings {
     pub checks: Vec<Gate>,
     /// Changes that a resumed run lets pass, by key: see [`record::Change::allowed_by`].
     pub allow_changed: Vec<String>,
-    /// File of the key that signs the seal of the finished run.
+    /// File of the key that signs the seal of the run.
     pub signing_key: Option<PathBuf>,
 }
 

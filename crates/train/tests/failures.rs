@@ -145,6 +145,21 @@ fn a_tensor_without_gradient_stops_the_run_after_its_first_step() {
 }
 
 #[test]
+fn weights_that_the_last_update_made_infinite_fail_the_run() {
+    // The gradient is finite, and so is what it asks for; the decay of such a step is not.
+    let last = "max_steps = 1\nlr = 1e38\nweight_decay = 1e30\n";
+    for (more, named) in [("", "lora_A.weight"), (FULL, "model.")] {
+        let fixture = Fixture::new("llama");
+        let (error, _) = fixture.failed("out", &format!("{more}{last}"), |_| ());
+        assert_eq!(gate(&error), (train::gates::FINITE, 1));
+        assert!(error.to_string().contains(named), "{error}");
+        assert_eq!(status(&fixture).0, Some(1));
+        let seal = record::read_seal(&fixture.out("out")).unwrap().unwrap();
+        assert_eq!(seal.verify(&fixture.out("out"), None).unwrap(), vec![]);
+    }
+}
+
+#[test]
 fn an_adapter_or_a_weight_that_stays_as_it_was_stops_the_run() {
     // With such an epsilon every update rounds to nothing.
     let still = "eps = 1e30\nlr = 1e-30\n";

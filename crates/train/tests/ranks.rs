@@ -100,3 +100,14 @@ fn degrees_that_no_topology_has_are_refused() {
     let error = requested.resolve(&train::Facts::of(&fixture.checkpoint)).unwrap_err();
     assert!(error.to_string().contains("tp = 3: must be a power of two"), "{error}");
 }
+
+/// On many hosts every process reads its own copy of the files.
+#[test]
+fn a_rank_with_other_data_ends_the_run() {
+    let mut fixture = Fixture::new("llama");
+    fixture.elsewhere = Some(fixture.dataset.subset(&[0, 2, 1]));
+    let error = fixture.run("out", "dp = 2\n", false, &mut Watch::default()).unwrap_err();
+    assert!(matches!(error, TrainError::OtherRun), "{error}");
+    fixture.elsewhere = Some(fixture.dataset.clone());
+    fixture.run("alike", "dp = 2\n", false, &mut Watch::default()).unwrap();
+}

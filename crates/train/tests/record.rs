@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Fixture, Watch, files, surroundings};
+use common::{Fixture, Watch, as_killed, files, surroundings};
 use engine::Engine;
 use record::*;
 use serde_json::json;
@@ -211,17 +211,27 @@ fn a_run_killed_between_its_product_and_its_end_makes_both_again() {
     finished(&fixture, "out", "");
     let folder = fixture.out("out");
     let product = files(&folder.join("adapter"));
-    let mut record = Record::read(&folder).unwrap();
-    record.status = Status::Running;
-    record.write(&folder).unwrap();
-    fs::remove_file(folder.join(SEAL_FILE)).unwrap();
+    as_killed(&folder);
     fixture.run("out", "", true, &mut Watch::default()).unwrap();
     assert!(files(&folder.join("adapter")) == product);
     assert!(read_seal(&folder).unwrap().is_some());
-    // Killed between its end and its seal.
+    // A finished run that has lost its seal gets no other, whatever lies there by now.
     fs::remove_file(folder.join(SEAL_FILE)).unwrap();
     assert!(fixture.run("out", "", true, &mut Watch::default()).is_err(), "it is finished");
-    assert!(read_seal(&folder).unwrap().is_some());
+    assert_eq!(read_seal(&folder).unwrap(), None);
+}
+
+#[test]
+fn a_stopped_run_is_sealed_until_it_goes_on() {
+    let fixture = Fixture::new("llama");
+    let folder = fixture.out("out");
+    fixture.run("out", "", false, &mut Watch::stopping_after(4)).unwrap();
+    let stopped = read_seal(&folder).unwrap().unwrap();
+    assert_eq!(stopped.verify(&folder, None).unwrap(), vec![]);
+    fixture.run("out", "", true, &mut Watch::default()).unwrap();
+    let finished = read_seal(&folder).unwrap().unwrap();
+    assert_ne!(finished, stopped);
+    assert_eq!(finished.verify(&folder, None).unwrap(), vec![]);
 }
 
 #[test]

@@ -114,6 +114,7 @@ fn a_killed_run_resumes_from_its_newest_checkpoint_or_from_the_start() {
     for (out, keep) in [("late", true), ("early", false)] {
         fixture.run(out, "", false, &mut Watch::stopping_after(5)).unwrap();
         let folder = fixture.out(out);
+        common::as_killed(&folder);
         let checkpoints = folder.join("checkpoints");
         std::fs::remove_dir_all(checkpoints.join("step-5")).unwrap();
         if !keep {
@@ -178,6 +179,29 @@ fn what_changed_since_the_run_began_is_named() {
 }
 
 #[test]
+fn files_that_were_altered_since_a_run_was_stopped_are_named() {
+    let fixture = Fixture::new("llama");
+    fixture.run("out", "", false, &mut Watch::stopping_after(4)).unwrap();
+    let log = fixture.out("out").join(record::STEPS_FILE);
+    let text = std::fs::read_to_string(&log).unwrap();
+    std::fs::write(&log, text.replacen("\"epoch\":0", "\"epoch\":1", 1)).unwrap();
+    let refused = folder_error(fixture.run("out", "", true, &mut Watch::default()));
+    let RunError::Changed { changes, .. } = &refused else { panic!("{refused}") };
+    assert_eq!(changes.len(), 1);
+    assert!(refused.to_string().contains("steps.jsonl was changed"), "{refused}");
+    std::fs::write(&log, text).unwrap();
+    std::fs::remove_file(fixture.out("out").join(record::SEAL_FILE)).unwrap();
+    let refused = folder_error(fixture.run("out", "", true, &mut Watch::default()));
+    assert!(refused.to_string().contains("there is no seal"), "{refused}");
+    let allowing =
+        train::Surroundings { allow_changed: vec!["seal".into()], ..common::surroundings() };
+    let mut watch = Watch::default();
+    fixture.run_in(&allowing, "out", "", true, |_| (), &mut watch).unwrap();
+    let record = record::Record::read(&fixture.out("out")).unwrap();
+    assert_eq!(record.sessions[1].changed[0].key, "seal");
+}
+
+#[test]
 fn settings_that_change_no_bit_may_change() {
     let fixture = Fixture::new("llama");
     fixture.run("out", "", false, &mut Watch::stopping_after(4)).unwrap();
@@ -222,6 +246,7 @@ fn a_folder_with_something_else_is_not_taken() {
 fn a_damaged_checkpoint_is_refused() {
     let fixture = Fixture::new("llama");
     fixture.run("out", "", false, &mut Watch::stopping_after(2)).unwrap();
+    common::as_killed(&fixture.out("out"));
     let state = fixture.out("out").join("checkpoints/step-2/state.safetensors");
     let mut bytes = std::fs::read(&state).unwrap();
     let last = bytes.len() - 1;
@@ -253,6 +278,7 @@ fn a_checkpoint_of_another_model_is_refused() {
     let fixture = Fixture::new("llama");
     let more = "targets = [\"layers.0.self_attn.q_proj\"]\nrank = 2\n";
     fixture.run("out", more, false, &mut Watch::stopping_after(2)).unwrap();
+    common::as_killed(&fixture.out("out"));
     let checkpoint = fixture.out("out").join("checkpoints/step-2");
     let module = "base_model.model.model.layers.0.self_attn.q_proj";
     let names: Vec<String> = ["A", "B"]

@@ -1,12 +1,14 @@
 //! A run against the reference, and why it passes or not.
 
 use crate::error::VerifyError;
+use crate::judge;
 use crate::perturb::Rule;
 use crate::rank::{Run, world};
-use crate::seen::Step;
+use crate::seen::{Seen, Step, Trace};
 use crate::witness::{Log, Origin, first_difference};
 use crate::work::{Pair, Settings, Work};
 use fabric::{Cause, World};
+use program::Ledger;
 use serde::{Deserialize, Serialize};
 
 /// Something that is not the reference's.
@@ -46,31 +48,56 @@ pub fn verify(
     settings: &Settings,
     pair: Pair,
     rule: Option<Rule>,
-    reference: Option<&[Step]>,
-) -> Result<(Verdict, Vec<Step>), VerifyError> {
+    reference: Option<&Trace>,
+) -> Result<(Verdict, Trace), VerifyError> {
     pair.check()?;
     settings.check(work)?;
     let one = Pair::reference(pair.train.width);
+    if pair == one && rule.is_none() {
+        return Err(VerifyError::OneRank);
+    }
+    let processes = fabric::launched().is_some();
+    let run = Run { work, settings, pair, rule, watch: None, processes };
     let reference = match reference {
-        Some(steps) => steps.to_vec(),
-        None => steps(&Run { work, settings, pair: one, rule: None, watch: None })?,
+        Some(trace) => trace.clone(),
+        None => trace(&Run { pair: one, rule: None, processes: false, ..run })?,
     };
-    honest(&reference)?;
-    let steps = steps(&Run { work, settings, pair, rule, watch: None })?;
-    let (compared, differences) = compare(&reference, &steps);
+    judge::same_identity(&reference.identity, &work.identity(settings))?;
+    judge::honest(&reference, settings)?;
+    let found = trace(&run)?;
+    judge::same_start(&reference.initial, &found.initial)?;
+    judge::honest(&found, settings)?;
+    let (compared, differences) = compare(&reference.steps, &found.steps);
     let origin = match differences.first() {
         None => None,
-        Some(first) => origin(work, settings, (one, pair), rule, first)?,
+        // Processes meet once: they cannot run again under witnesses.
+        Some(_) if processes => None,
+        Some(first) => origin(&run, one, first)?,
     };
-    if differences.is_empty() {
-        honest(&steps)?;
-    }
-    Ok((Verdict { same: differences.is_empty(), compared, differences, origin, steps }, reference))
+    let same = differences.is_empty();
+    Ok((Verdict { same, compared, differences, origin, steps: found.steps }, reference))
 }
 
-/// Runs on every rank; all that train must have seen the same.
-fn steps(run: &Run<'_>) -> Result<Vec<Step>, VerifyError> {
-    let ranks = World::new(&world(&run.pair)).run(|seat| run.rank(seat));
+/// Bytes that a verification needs at most: those of the engines of all ranks together, of the pair or of one rank.
+///
+/// # Errors
+/// As [`verify`], before anything runs.
+pub fn planned(work: &Work<'_>, settings: &Settings, pair: Pair) -> Result<Ledger, VerifyError> {
+    pair.check()?;
+    settings.check(work)?;
+    let run = Run { work, settings, pair, rule: None, watch: None, processes: false };
+    let one = Run { pair: Pair::reference(pair.train.width), ..run };
+    let (pair, one) = (run.ledger(), one.ledger());
+    Ok(if one.total() > pair.total() { one } else { pair })
+}
+
+/// Runs on every rank. Every training rank gathers wholes, which must be the first one's: that speaks for all.
+fn trace(run: &Run<'_>) -> Result<Trace, VerifyError> {
+    let world = World::new(&world(&run.pair));
+    let ranks = match run.processes {
+        true => world.run_process(|seat| run.rank(seat)).map(|mine| vec![mine]),
+        false => world.run(|seat| run.rank(seat)),
+    };
     let mut ranks = ranks.map_err(|error| match error.cause {
         Cause::Error(error) => error,
         cause => VerifyError::Rank {
@@ -79,36 +106,15 @@ fn steps(run: &Run<'_>) -> Result<Vec<Step>, VerifyError> {
             message: cause.to_string(),
         },
     })?;
-    // Every training rank gathers the same wholes: the first one speaks for all.
-    Ok(ranks.swap_remove(0))
-}
-
-/// What no pass may hide.
-fn honest(steps: &[Step]) -> Result<(), VerifyError> {
-    for (index, step) in steps.iter().enumerate() {
-        let Some(before) = index.checked_sub(1).map(|i| &steps[i]) else { continue };
-        let pairs = step.parameters.iter().zip(&before.parameters);
-        let unchanged =
-            pairs.filter(|(now, before)| !now.zero_gradient && now.value == before.value);
-        if let Some((parameter, _)) = unchanged.into_iter().next() {
-            let parameter = parameter.name.clone();
-            return Err(VerifyError::Unchanged { step: step.step, parameter });
-        }
-    }
-    Ok(())
+    ranks.truncate(run.pair.train.ranks());
+    judge::same_ranks(&ranks)?;
+    let Seen { initial, steps } = ranks.swap_remove(0);
+    Ok(Trace { identity: run.work.identity(run.settings), initial, steps })
 }
 
 /// Values compared, and those that differ.
 fn compare(reference: &[Step], steps: &[Step]) -> (usize, Vec<Difference>) {
     let (mut compared, mut differences) = (0, Vec::new());
-    if reference.len() != steps.len() {
-        differences.push(Difference {
-            step: reference.len().min(steps.len()) + 1,
-            what: "missing step".into(),
-            reference: reference.len().to_string(),
-            found: steps.len().to_string(),
-        });
-    }
     for (theirs, ours) in reference.iter().zip(steps) {
         let (theirs_fields, ours_fields) = (theirs.fields(), ours.fields());
         compared += theirs_fields.len() + 1;
@@ -137,22 +143,19 @@ fn compare(reference: &[Step], steps: &[Step]) -> (usize, Vec<Difference>) {
 
 /// Runs both again under witnesses and finds the first operation that differs.
 fn origin(
-    work: &Work<'_>,
-    settings: &Settings,
-    (one, pair): (Pair, Pair),
-    rule: Option<Rule>,
+    run: &Run<'_>,
+    one: Pair,
     difference: &Difference,
 ) -> Result<Option<Origin>, VerifyError> {
     let (step, first) = (difference.step, difference.what.as_str());
-    let settings = &Settings { steps: step, ..*settings };
+    let settings = &Settings { steps: step, ..*run.settings };
     let reference = [Log::default()];
     let watch = Some((step, reference.as_slice()));
-    steps(&Run { work, settings, pair: one, rule: None, watch })?;
-    let size = pair.train.ranks().max(pair.rollout.ranks());
+    trace(&Run { settings, pair: one, rule: None, watch, ..*run })?;
+    let size = run.pair.train.ranks().max(run.pair.rollout.ranks());
     let logs: Vec<Log> = (0..size).map(|_| Log::default()).collect();
-    let watched = steps(&Run { work, settings, pair, rule, watch: Some((step, &logs)) });
-    watched?;
-    let mut origin = first_difference(&work.graph, &reference[0], &logs);
+    trace(&Run { settings, watch: Some((step, &logs)), ..*run })?;
+    let mut origin = first_difference(&run.work.graph, &reference[0], &logs);
     // Tokens are chosen by the host: the first pass that differs was given other ones.
     if let Some(origin) = origin.as_mut().filter(|o| first == "tokens" && o.tensor == EMBEDDED) {
         origin.what = "Sample: other tokens were chosen from the same logits".into();

@@ -3,7 +3,7 @@
 use engine::EngineError;
 use fabric::FabricError;
 use program::topology::TopologyError;
-use rollout::RolloutError;
+use rollout::{RolloutError, SyncError};
 
 /// A run that proves nothing: none of these counts as passing.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +16,12 @@ pub enum VerifyError {
         side: &'static str,
         /// Why.
         source: TopologyError,
+    },
+    /// A coefficient that no loss has.
+    #[error("kl-coef = {value}: a finite number, 0 for no divergence in the loss")]
+    KlCoef {
+        /// The coefficient.
+        value: f64,
     },
     /// Settings that leave nothing to compare.
     #[error("{what} = {value}: {needed}")]
@@ -50,6 +56,12 @@ pub enum VerifyError {
         /// The step, from 1.
         step: usize,
     },
+    /// Bytes of another rank that are not what a run saw.
+    #[error("what the first rank saw cannot be read: {reason}")]
+    Seen {
+        /// Why.
+        reason: String,
+    },
     /// No token that is learnt from.
     #[error("step {step}: no active token; raise the response length")]
     NoActiveTokens {
@@ -62,11 +74,13 @@ pub enum VerifyError {
         /// The step, from 1.
         step: usize,
     },
-    /// A loss that is not a number.
-    #[error("step {step}: the loss is {value}")]
+    /// A figure that is not a number.
+    #[error("step {step}: the {what} is {value}")]
     NonFinite {
         /// The step, from 1.
         step: usize,
+        /// Which.
+        what: &'static str,
         /// The value.
         value: f64,
     },
@@ -78,7 +92,24 @@ pub enum VerifyError {
         /// The parameter.
         parameter: String,
     },
-    /// Rollout did not receive what training has.
+    /// Fewer updates than were asked for.
+    #[error("step {step} did not run")]
+    MissingStep {
+        /// The first that is missing, from 1.
+        step: usize,
+    },
+    /// The run is not of what the reference is of.
+    #[error(
+        "{what} is not the reference's: the two runs are of different things and prove nothing"
+    )]
+    Identity {
+        /// What differs.
+        what: String,
+    },
+    /// Weights did not pass from training to rollout.
+    #[error(transparent)]
+    Pass(#[from] SyncError),
+    /// Rollout does not hold what training has, though its own check found nothing.
     #[error("step {step}: {parameter} of rollout is not that of training after the sync")]
     Sync {
         /// The step, from 1.
@@ -103,6 +134,33 @@ pub enum VerifyError {
         operation: String,
         /// Why.
         message: String,
+    },
+    /// The small model cannot be made so.
+    #[error("the small model: {reason}")]
+    SmallModel {
+        /// Why.
+        reason: String,
+    },
+    /// One rank beside one rank.
+    #[error(
+        "one rank would be compared with itself: name a topology (--tp, --cp, --dp, --rollout-tp, --rollout-cp) or --matrix"
+    )]
+    OneRank,
+    /// Training ranks that gathered other values.
+    #[error("step {step}: training rank {rank} has another {what} than rank 0")]
+    TrainingRanks {
+        /// The step, from 1; 0 for the weights before the first.
+        step: usize,
+        /// The rank.
+        rank: usize,
+        /// What differs first.
+        what: String,
+    },
+    /// No gradient at all.
+    #[error("step {step}: every gradient is zero, so that the update proves nothing")]
+    NoGradient {
+        /// The step, from 1.
+        step: usize,
     },
     /// The archive of runs.
     #[error("{path}: {reason}")]

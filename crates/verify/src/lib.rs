@@ -7,22 +7,26 @@
 //! purpose: each must be found. [`matrix`] does it for many pairs of topologies and keeps what it found.
 
 mod compare;
+mod disorder;
 mod error;
+mod judge;
+mod learn;
 mod matrix;
 mod perturb;
 mod rank;
 mod report;
+mod sample;
 mod seen;
 mod small;
 mod witness;
 mod work;
 
-pub use compare::{Difference, Verdict, verify};
+pub use compare::{Difference, Verdict, planned, verify};
 pub use error::VerifyError;
-pub use matrix::{Case, Cell, Matrix, SCHEMA, cases, matrix};
+pub use matrix::{Asked, Case, Cell, Matrix, SCHEMA, cases, matrix};
 pub use perturb::Rule;
 pub use report::{html, markdown};
-pub use seen::{Parameter, Step};
+pub use seen::{Initial, Parameter, Step, Trace};
 pub use small::SmallModel;
 pub use witness::Origin;
 pub use work::{Load, Pair, Settings, Work};

@@ -1,26 +1,25 @@
 //! What every rank does: rollouts, advantages, log-probs, gradients, an update, weights back to rollout.
 
+use crate::disorder;
 use crate::error::VerifyError;
+use crate::learn::Learner;
 use crate::perturb::Rule;
-use crate::seen::{Parameter, Step, sha256, sha256_floats};
+use crate::sample::{Sample, give_advantages, of_completion, read, write};
+use crate::seen::{Initial, Parameter, Seen, Step, sha256, sha256_floats};
 use crate::witness::{Log, WatchedExchange, WatchedExecutor};
 use crate::work::{Pair, Settings, Work};
 use arena::Executor;
-use engine::{
-    Blueprint, Engine, GenerateShape, INACTIVE, Job, MicroBatch, Part, Sequence, TrainShape,
-};
+use engine::{Blueprint, Engine, GenerateShape, Job, Part, TrainShape};
 use fabric::{Member, Seat};
 use program::keep::{Keep, Level};
-use program::{Op, ParamId, Program, Topology};
-use rollout::{Completion, Ending, Request, Scheduler, Stops};
-
-/// The advantage of every token, one vector a micro-batch.
-type Advantages = Vec<Vec<f32>>;
+use program::{Ledger, Op, ParamId, Program, Rank, Topology};
+use rollout::{Moved, Request, Scheduler, ShardPlan, Since, Stops, WeightSync};
 
 /// Tokens of one forward pass of rollout.
 const PASS_TOKENS: usize = 32;
 
 /// One run of the updates.
+#[derive(Clone, Copy)]
 pub(crate) struct Run<'a> {
     pub(crate) work: &'a Work<'a>,
     pub(crate) settings: &'a Settings,
@@ -28,37 +27,69 @@ pub(crate) struct Run<'a> {
     pub(crate) rule: Option<Rule>,
     /// The step whose operations are watched, from 1, and one log a rank.
     pub(crate) watch: Option<(usize, &'a [Log])>,
+    /// Whether the ranks are the processes of a launcher, of which this is one, rather than threads.
+    pub(crate) processes: bool,
 }
 
-/// A completion, on every rank of the world.
-#[derive(Clone, Debug, PartialEq)]
-struct Sample {
-    prompt: usize,
-    ids: Vec<u32>,
-    log_probs: Vec<f32>,
-    stopped: bool,
-    advantage: f32,
+/// What an engine is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Trainer,
+    Rollout,
+    /// The weights before the first update, where no program of the trainer's leaves its adapters out.
+    Reference,
 }
 
 /// One rank under way.
 struct Worker<'r> {
     run: &'r Run<'r>,
-    trainer: Option<Engine<'r>>,
+    learner: Option<Learner<'r>>,
     rollout: Option<Engine<'r>>,
+    sync: WeightSync,
+}
+
+/// Ranks of a world of both topologies.
+pub(crate) fn world(pair: &Pair) -> [Topology; 2] {
+    [pair.train, pair.rollout]
 }
 
 impl Run<'_> {
     /// Everything that a rank does.
-    pub(crate) fn rank(&self, seat: &mut Seat<'_>) -> Result<Vec<Step>, VerifyError> {
-        let mut worker = Worker {
-            run: self,
-            trainer: seat.member(0).map(|m| self.engine(m, self.train_job(), false)).transpose()?,
-            rollout: seat
-                .member(1)
-                .map(|m| self.engine(m, self.rollout_job(), true))
-                .transpose()?,
+    pub(crate) fn rank(&self, seat: &mut Seat<'_>) -> Result<Seen, VerifyError> {
+        let graph = &self.work.graph;
+        let engine = |role, topology| {
+            seat.member(topology).map(|member| self.engine(member, role)).transpose()
         };
-        (1..=self.settings.steps).map(|step| worker.step(seat, step)).collect()
+        let mut learner = None;
+        if let Some(trainer) = engine(Role::Trainer, 0)? {
+            let reference = match self.roles().any(|(role, _)| role == Role::Reference) {
+                true => engine(Role::Reference, 0)?,
+                false => None,
+            };
+            learner = Some(Learner { run: self, trainer, reference });
+        }
+        let plan = ShardPlan::new(graph, Moved::Trained, &self.pair.train, &self.pair.rollout);
+        let rollout = engine(Role::Rollout, 1)?;
+        let mut worker = Worker { run: self, learner, rollout, sync: WeightSync::new(plan) };
+        let initial = worker.initial()?;
+        let lost = usize::from(self.rule == Some(Rule::LostStep));
+        let steps = (1..=self.settings.steps - lost).map(|step| worker.step(seat, step));
+        let seen = Seen { initial, steps: steps.collect::<Result<_, _>>()? };
+        if self.processes { seen.of_first_rank(seat) } else { Ok(seen) }
+    }
+
+    fn has_adapters(&self) -> bool {
+        self.work.graph.params.iter().any(|param| param.adapter)
+    }
+
+    /// Trained parameters.
+    pub(crate) fn trained(&self) -> impl Iterator<Item = ParamId> {
+        let graph = &self.work.graph;
+        graph.param_ids().filter(|&id| graph.param_info(id).trainable)
+    }
+
+    fn name(&self, id: ParamId) -> String {
+        self.work.graph.param_info(id).name.to_string()
     }
 
     fn log(&self, rank: usize) -> Option<&Log> {
@@ -74,45 +105,88 @@ impl Run<'_> {
         self.work.prompts.len() * self.settings.samples
     }
 
-    fn train_job(&self) -> Job {
+    /// What training keeps from forward to backward: the reference everything, the verified run as little as can be, so
+    /// that recomputing is proved beside topologies. Under witnesses every value is written once: it has one place in
+    /// the order of operations.
+    fn kept(&self) -> Level {
+        let reference = self.pair == Pair::reference(self.pair.train.width) && self.rule.is_none();
+        if reference || self.watch.is_some() { Level::All } else { Level::Input }
+    }
+
+    fn job(&self, role: Role) -> Job {
         let segments = self.completions() / self.settings.accumulation;
-        let train = TrainShape {
-            tokens: segments * self.longest(),
-            segments,
-            accumulation: self.settings.accumulation,
-            // Everything is kept, so that every value is written once and has one place in the order.
-            keep: Keep::uniform(Level::All),
-            coef_known: false,
-        };
-        Job { train: Some(train), ..Job::default() }
+        let tokens = segments * self.longest();
+        let job = Job { head: self.settings.head(), ..Job::default() };
+        let score_base = (self.settings.kl_coef != 0.0).then_some((tokens, segments));
+        match role {
+            Role::Trainer => {
+                let train = TrainShape {
+                    tokens,
+                    segments,
+                    accumulation: self.settings.accumulation,
+                    keep: Keep::uniform(self.kept()),
+                    coef_known: true,
+                };
+                let score_base = score_base.filter(|_| self.has_adapters());
+                Job { train: Some(train), score_base, ..job }
+            }
+            Role::Reference => Job { score_base, ..job },
+            Role::Rollout => {
+                let shape = GenerateShape::full(self.completions(), self.longest(), PASS_TOKENS);
+                Job { generate: Some(shape), ..job }
+            }
+        }
     }
 
-    fn rollout_job(&self) -> Job {
-        let shape = GenerateShape::full(self.completions(), self.longest(), PASS_TOKENS);
-        Job { generate: Some(shape), ..Job::default() }
+    /// Bytes of every rank's engines together.
+    pub(crate) fn ledger(&self) -> Ledger {
+        let executor = (self.work.executor)();
+        let mut all = Ledger::default();
+        for (role, topology) in self.roles() {
+            for rank in (0..topology.ranks()).map(|index| Rank::of(index, &topology)) {
+                all = all.plus(&self.blueprint(role, (topology, rank), executor.as_ref()).ledger);
+            }
+        }
+        all
     }
 
-    fn engine<'r>(
+    /// The engines of the run, each with the topology of its ranks.
+    fn roles(&self) -> impl Iterator<Item = (Role, Topology)> {
+        let reference = self.settings.kl_coef != 0.0 && !self.has_adapters();
+        let reference = reference.then_some((Role::Reference, self.pair.train));
+        let both = [(Role::Trainer, self.pair.train), (Role::Rollout, self.pair.rollout)];
+        both.into_iter().chain(reference)
+    }
+
+    fn blueprint(
         &self,
-        member: Member<'r>,
-        job: Job,
-        rollout: bool,
-    ) -> Result<Engine<'r>, VerifyError> {
-        let (graph, rank, topology) = (&self.work.graph, member.rank(), *member.topology());
-        let inner = (self.work.executor)();
+        role: Role,
+        (topology, rank): (Topology, Rank),
+        executor: &dyn Executor,
+    ) -> Blueprint {
         let workspace = |op: &Op, program: &Program| {
             let broken = self.rule.and_then(|rule| rule.broken(op, program));
-            let broken = broken.map_or(0, |op| inner.workspace_bytes(&op, program));
-            inner.workspace_bytes(op, program).max(broken)
+            let broken = broken.map_or(0, |op| executor.workspace_bytes(&op, program));
+            executor.workspace_bytes(op, program).max(broken)
         };
-        let mut blueprint = Blueprint::new(graph, topology, rank, job, &workspace);
-        if let Some(rule) = self.rule.filter(|_| !rollout)
-            && !rule.apply(&mut blueprint)
+        Blueprint::new(&self.work.graph, topology, rank, self.job(role), &workspace)
+    }
+
+    fn engine<'r>(&self, member: Member<'r>, role: Role) -> Result<Engine<'r>, VerifyError> {
+        let graph = &self.work.graph;
+        let inner = (self.work.executor)();
+        let place = (*member.topology(), member.rank());
+        let mut blueprint = self.blueprint(role, place, inner.as_ref());
+        if let Some(rule) = self.rule.filter(|_| role == Role::Trainer)
+            && !(rule.concerns(self.completions(), self.settings, self.pair)
+                && rule.apply(&mut blueprint))
         {
             let (rule, needed) = (rule.name(), rule.needed());
             return Err(VerifyError::NothingToPerturb { rule, needed });
         }
-        let log = self.log(member.index()).cloned();
+        // The reference's programs would be taken for the trainer's.
+        let log = self.log(member.index()).filter(|_| role != Role::Reference).cloned();
+        let rollout = role == Role::Rollout;
         let executor: Box<dyn Executor> = match log.clone() {
             None => inner,
             Some(log) => Box::new(WatchedExecutor { inner, log, rollout }),
@@ -123,30 +197,47 @@ impl Run<'_> {
             Some(log) => Box::new(WatchedExchange { inner: member, log, rollout }),
         });
         (self.work.load)(&mut engine)?;
+        if self.rule == Some(Rule::OtherWeights) {
+            self.change_a_weight(&mut engine);
+        }
         Ok(engine)
+    }
+
+    /// Changes the first value of the first trained parameter that the engine's rank has a part of.
+    fn change_a_weight(&self, engine: &mut Engine<'_>) {
+        for id in self.trained() {
+            let mut values = engine.read_param(id);
+            if let Some(first) = values.first_mut() {
+                *first += 1.0;
+                return engine.write_param(id, &values);
+            }
+        }
     }
 }
 
 impl Worker<'_> {
+    /// Hashes of what is trained before the first update; empty on a rank that does not train.
+    fn initial(&self) -> Result<Vec<Initial>, VerifyError> {
+        let Some(learner) = &self.learner else { return Ok(Vec::new()) };
+        let of = |id| {
+            let value = learner.trainer.gather_whole(id, Part::Value)?.unwrap_or_default();
+            Ok(Initial { name: self.run.name(id), value: sha256_floats(&value) })
+        };
+        self.run.trained().map(of).collect()
+    }
+
     fn step(&mut self, seat: &mut Seat<'_>, step: usize) -> Result<Step, VerifyError> {
         self.watch(seat.index(), step);
         seat.entering("rollout");
-        let samples = self.roll_out(seat, step)?;
+        let mut samples = self.roll_out(seat, step)?;
         seat.entering("training");
-        let (mut seen, batches, advantages) = self.describe(&samples, step)?;
-        let logps = self.train(&batches, &advantages, seen.active)?;
-        // Ranks without a trainer learn what training saw from the first rank.
-        let trained = match (&mut self.trainer, logps) {
-            (Some(trainer), Some(logps)) => {
-                let report = trainer.update(&self.run.settings.hyper, step as u64)?;
-                judge_log_probs(&mut seen, &samples, &batches, &logps, &advantages)?;
-                seen.grad_norm_bits = format!("{:08x}", report.grad_norm.to_bits());
-                seen.grad_scale_bits = format!("{:08x}", report.grad_scale.to_bits());
-                Some(())
-            }
-            _ => None,
-        };
-        self.hash_and_sync(seat, &mut seen, trained.is_some())?;
+        let mut seen = describe(&samples, step)?;
+        // Ranks that do not train learn what was seen from the first rank.
+        if let Some(learner) = &mut self.learner {
+            learner.step(&mut seen, &mut samples)?;
+        }
+        self.hash(&mut seen)?;
+        self.sync(seat, &seen)?;
         Ok(seen)
     }
 
@@ -154,292 +245,136 @@ impl Worker<'_> {
     fn watch(&self, rank: usize, step: usize) {
         let Some((watched, logs)) = self.run.watch else { return };
         let Some(log) = logs.get(rank).filter(|_| watched == step) else { return };
-        let place = |engine: &Option<Engine<'_>>| {
-            engine.as_ref().map(|e| (e.blueprint.store.topology, e.blueprint.store.rank))
+        let place = |engine: &Engine<'_>| {
+            let store = &engine.blueprint.store;
+            (store.topology, store.rank)
         };
+        let trainer = self.learner.as_ref().map(|learner| &learner.trainer);
         let total = self.run.settings.accumulation;
-        let first = self.trainer.as_ref().map_or(0, |t| t.micro_batches_of(total).start);
-        log.start([place(&self.trainer), place(&self.rollout)], first);
+        let first = trainer.map_or(0, |t| t.micro_batches_of(total).start);
+        log.start([trainer.map(place), self.rollout.as_ref().map(place)], first);
     }
 
     /// Completions of every prompt, the same on every rank of the world.
     fn roll_out(&mut self, seat: &mut Seat<'_>, step: usize) -> Result<Vec<Sample>, VerifyError> {
         let run = self.run;
+        let settings = run.settings;
         let mine = match &mut self.rollout {
             None => Vec::new(),
             Some(engine) => {
                 let mut scheduler = Scheduler::new(engine, None)?;
-                let sampling = match run.rule {
-                    Some(rule) => rule.sampling(run.settings.sampling),
-                    None => run.settings.sampling,
-                };
                 for index in 0..run.completions() {
-                    let sample = ((step - 1) * run.completions() + index) as u64;
                     scheduler.submit(Request {
-                        sample,
-                        prompt: run.work.prompts[index / run.settings.samples].clone(),
-                        max_tokens: run.settings.max_response,
-                        sampling,
+                        sample: ((step - 1) * run.completions() + index) as u64,
+                        prompt: run.work.prompts[index / settings.samples].clone(),
+                        max_tokens: settings.max_response,
+                        sampling: disorder::sampling(run.rule, settings.sampling),
                         stops: Stops { ids: run.work.stops.clone(), texts: Vec::new() },
-                        policy: false,
+                        policy: true,
                     })?;
                 }
                 let completions = scheduler.run(engine, |_| Ok::<(), rollout::RolloutError>(()))?;
-                write(&completions)
+                let mut samples: Vec<Sample> = completions.iter().map(of_completion).collect();
+                let last = seat.index() + 1 == run.pair.rollout.ranks();
+                disorder::completions(run.rule, last, &mut samples);
+                write(&samples)
             }
         };
         let all = seat.all_gather("completions", &mine)?;
-        for (rank, bytes) in all.iter().enumerate() {
-            if !bytes.is_empty() && *bytes != all[0] {
-                return Err(VerifyError::RolloutRanks { step, rank });
-            }
+        let first = all.first().ok_or(VerifyError::Completions { step })?;
+        let rollout = all.iter().take(run.pair.rollout.ranks());
+        if let Some(rank) = rollout.into_iter().position(|bytes| bytes != first) {
+            return Err(VerifyError::RolloutRanks { step, rank });
         }
-        let mut samples = read(&all[0]).ok_or(VerifyError::Completions { step })?;
+        let mut samples = read(first).ok_or(VerifyError::Completions { step })?;
         for (index, sample) in samples.iter_mut().enumerate() {
-            sample.prompt = index / run.settings.samples;
+            sample.prompt = index / settings.samples;
+            sample.prompt_tokens = run.work.prompts[sample.prompt].len();
         }
-        give_advantages(&mut samples, run.settings.samples);
+        give_advantages(&mut samples, settings.samples);
         Ok(samples)
     }
 
-    /// What is known before training: the step's beginning, its micro-batches, and the advantage of every token.
-    fn describe(
-        &self,
-        samples: &[Sample],
-        step: usize,
-    ) -> Result<(Step, Vec<MicroBatch>, Advantages), VerifyError> {
-        let (work, settings) = (self.run.work, self.run.settings);
-        let each = samples.len() / settings.accumulation;
-        let batches: Vec<MicroBatch> = samples
-            .chunks(each)
-            .map(|chunk| MicroBatch {
-                sequences: chunk
-                    .iter()
-                    .map(|sample| sequence(&work.prompts[sample.prompt], &sample.ids))
-                    .collect(),
-            })
-            .collect();
-        let advantages = samples
-            .chunks(each)
-            .map(|chunk| {
-                let of = |s: &Sample| {
-                    let prompt = work.prompts[s.prompt].len();
-                    let active = std::iter::repeat_n(s.advantage, s.ids.len());
-                    std::iter::repeat_n(0.0, prompt - 1).chain(active).chain([0.0]).collect()
-                };
-                chunk.iter().flat_map(|s| -> Vec<f32> { of(s) }).collect()
-            })
-            .collect();
-        let active = batches.iter().map(MicroBatch::active).sum();
-        if active == 0 {
-            return Err(VerifyError::NoActiveTokens { step });
+    /// Hashes of every trained parameter after the update.
+    fn hash(&self, seen: &mut Step) -> Result<(), VerifyError> {
+        let Some(learner) = &self.learner else { return Ok(()) };
+        let trainer = &learner.trainer;
+        for id in self.run.trained() {
+            let whole = |part| Ok::<_, VerifyError>(trainer.gather_whole(id, part)?);
+            let gradient = whole(Part::Gradient)?.unwrap_or_default();
+            let hash =
+                |part| Ok::<_, VerifyError>(sha256_floats(&whole(part)?.unwrap_or_default()));
+            seen.parameters.push(Parameter {
+                name: self.run.name(id),
+                gradient: sha256_floats(&gradient),
+                first_moment: hash(Part::FirstMoment)?,
+                second_moment: hash(Part::SecondMoment)?,
+                value: hash(Part::Value)?,
+                zero_gradient: gradient.iter().all(|g| *g == 0.0),
+            });
         }
-        if samples.iter().all(|sample| sample.advantage == 0.0) {
-            return Err(VerifyError::NoAdvantage { step });
-        }
-        let tokens = samples.iter().flat_map(|s| {
-            (s.ids.len() as u32)
-                .to_le_bytes()
-                .into_iter()
-                .chain(s.ids.iter().flat_map(|id| id.to_le_bytes()))
-        });
-        let log_probs: Vec<f32> = samples.iter().flat_map(|s| s.log_probs.clone()).collect();
-        let given: Vec<f32> = samples.iter().map(|s| s.advantage).collect();
-        let seen = Step {
-            step,
-            tokens: sha256(tokens.collect::<Vec<u8>>()),
-            generated: samples.iter().map(|s| s.ids.len()).sum(),
-            natural_stops: samples.iter().filter(|s| s.stopped).count(),
-            rollout_log_probs: sha256_floats(&log_probs),
-            train_log_probs: String::new(),
-            differing_log_prob_bytes: 0,
-            advantages: sha256_floats(&given),
-            active,
-            loss: 0.0,
-            loss_bits: String::new(),
-            grad_norm_bits: String::new(),
-            grad_scale_bits: String::new(),
-            parameters: Vec::new(),
-        };
-        Ok((seen, batches, advantages))
+        Ok(())
     }
 
-    /// Forward and backward of this replica's micro-batches; log-probs of all of them.
-    fn train(
-        &mut self,
-        batches: &[MicroBatch],
-        advantages: &[Vec<f32>],
-        active: usize,
-    ) -> Result<Option<Vec<Vec<f32>>>, VerifyError> {
-        let rule = self.run.rule;
-        let Some(engine) = &mut self.trainer else { return Ok(None) };
-        let total = batches.len();
-        let mut mine = Vec::new();
-        for index in engine.micro_batches_of(total) {
-            let (mut batch, mut advantages) = (batches[index].clone(), advantages[index].clone());
-            let swaps = rule == Some(Rule::TokenOrder) && batch.sequences.len() > 1;
-            let first = batch.sequences[0].ids.len();
-            if swaps {
-                let second = batch.sequences[1].ids.len();
-                batch.sequences.swap(0, 1);
-                advantages[..first + second].rotate_left(first);
-            }
-            let count = match rule {
-                Some(Rule::LossCount) => batch.active(),
-                _ => active,
-            };
-            let mut logp = engine.forward_micro_batch(&batch, index, total)?;
-            // On-policy the ratio is exp(logp - itself), exactly 1: the derivative of the clipped objective.
-            let coef: Vec<f32> =
-                advantages.iter().map(|a| (-f64::from(*a) / count as f64) as f32).collect();
-            engine.backward_micro_batch(&coef)?;
-            if swaps {
-                let second = batch.sequences[0].ids.len();
-                logp[..first + second].rotate_left(second);
-            }
-            mine.push(logp);
+    /// Weights to rollout, which must hold what was hashed after the update. The sync's own fingerprints are not relied on:
+    /// they are part of what is proved.
+    fn sync(&mut self, seat: &mut Seat<'_>, seen: &Step) -> Result<(), VerifyError> {
+        let run = self.run;
+        let last = seat.index() + 1 == run.pair.train.ranks() && seen.step == run.settings.steps;
+        if let (Some(Rule::LostReplica), Some(learner), true) = (run.rule, &mut self.learner, last)
+        {
+            run.change_a_weight(&mut learner.trainer);
         }
-        Ok(Some(engine.gather_micro_batches(total, mine)?))
-    }
-
-    /// Hashes of every trained parameter; weights to rollout; both sides must hold the same.
-    fn hash_and_sync(
-        &mut self,
-        seat: &mut Seat<'_>,
-        seen: &mut Step,
-        trained: bool,
-    ) -> Result<(), VerifyError> {
-        let graph = &self.run.work.graph;
-        let trainable: Vec<ParamId> =
-            graph.param_ids().filter(|&id| graph.param_info(id).trainable).collect();
-        let all_train = self.run.pair.train.ranks() == seat.size();
-        for id in trainable {
-            let name = graph.param_info(id).name.to_string();
-            let mut value = Vec::new();
-            if let (Some(trainer), true) = (&self.trainer, trained) {
-                let whole = |part| Ok::<_, VerifyError>(trainer.gather_whole(id, part)?);
-                value = whole(Part::Value)?.unwrap_or_default();
-                let gradient = whole(Part::Gradient)?.unwrap_or_default();
-                let zero_gradient = gradient.iter().all(|g| *g == 0.0);
-                seen.parameters.push(Parameter {
-                    name: name.clone(),
-                    gradient: sha256_floats(&gradient),
-                    first_moment: sha256_floats(&whole(Part::FirstMoment)?.unwrap_or_default()),
-                    second_moment: sha256_floats(&whole(Part::SecondMoment)?.unwrap_or_default()),
-                    value: sha256_floats(&value),
-                    zero_gradient,
-                });
-            }
-            if !all_train {
-                let bytes: Vec<u8> = value.iter().flat_map(|v| v.to_le_bytes()).collect();
-                let mine = if seat.index() == 0 { bytes } else { Vec::new() };
-                let all = seat.all_gather(&format!("the value of {name}"), &mine)?;
-                value = floats(&all[0]);
-            }
-            if let Some(engine) = &mut self.rollout {
-                engine.write_whole(id, &value);
-                let theirs = engine.gather_whole(id, Part::Value)?.unwrap_or_default();
-                if sha256_floats(&theirs) != sha256_floats(&value) {
-                    return Err(VerifyError::Sync { step: seen.step, parameter: name });
-                }
+        let trainer = self.learner.as_ref().map(|learner| &learner.trainer);
+        // Fingerprints of every replica are compared, so that the last update is looked at on every rank.
+        // Whether an update changed what it should is judged parameter by parameter.
+        self.sync.run(seat, trainer, self.rollout.as_mut(), Since::Anything)?;
+        let hashes: String = seen.parameters.iter().map(|p| p.value.as_str()).collect();
+        let mine = if seat.index() == 0 { hashes.as_bytes() } else { &[] };
+        let all = seat.all_gather("hashes of trained weights", mine)?;
+        let Some(engine) = &mut self.rollout else { return Ok(()) };
+        if self.run.rule == Some(Rule::LostSync) {
+            self.run.change_a_weight(engine);
+        }
+        let hashes = all.first().map(Vec::as_slice).unwrap_or_default();
+        for (at, id) in self.run.trained().enumerate() {
+            let theirs = engine.gather_whole(id, Part::Value)?.unwrap_or_default();
+            let theirs = sha256_floats(&theirs);
+            let length = theirs.len();
+            if hashes.get(at * length..(at + 1) * length) != Some(theirs.as_bytes()) {
+                let parameter = self.run.name(id);
+                return Err(VerifyError::Sync { step: seen.step, parameter });
             }
         }
         Ok(())
     }
 }
 
-/// Compares rollout's log-probs with training's, byte by byte, and takes the loss.
-fn judge_log_probs(
-    seen: &mut Step,
-    samples: &[Sample],
-    batches: &[MicroBatch],
-    logps: &[Vec<f32>],
-    advantages: &[Vec<f32>],
-) -> Result<(), VerifyError> {
-    let targets = batches.iter().flat_map(|b| b.sequences.iter().flat_map(|s| &s.targets));
-    let rows = targets.zip(logps.iter().flatten()).zip(advantages.iter().flatten());
-    let active: Vec<(f32, f32)> = rows
-        .filter(|((target, _), _)| **target != INACTIVE)
-        .map(|((_, logp), advantage)| (*logp, *advantage))
-        .collect();
-    let trained: Vec<f32> = active.iter().map(|(logp, _)| *logp).collect();
-    let rolled = samples.iter().flat_map(|s| &s.log_probs);
-    seen.differing_log_prob_bytes = trained
-        .iter()
-        .zip(rolled)
-        .flat_map(|(a, b)| a.to_le_bytes().into_iter().zip(b.to_le_bytes()))
-        .filter(|(a, b)| a != b)
-        .count();
-    seen.train_log_probs = sha256_floats(&trained);
-    let weighted: f64 = active.iter().map(|(logp, a)| -f64::from(*logp) * f64::from(*a)).sum();
-    seen.loss = weighted / active.len() as f64;
-    seen.loss_bits = format!("{:016x}", seen.loss.to_bits());
-    if !seen.loss.is_finite() {
-        return Err(VerifyError::NonFinite { step: seen.step, value: seen.loss });
+/// What is known of a step before training.
+fn describe(samples: &[Sample], step: usize) -> Result<Step, VerifyError> {
+    let active = samples.iter().map(|sample| sample.ids.len()).sum();
+    if active == 0 {
+        return Err(VerifyError::NoActiveTokens { step });
     }
-    Ok(())
-}
-
-/// A prompt with its completion: every token of the completion is a target.
-fn sequence(prompt: &[u32], completion: &[u32]) -> Sequence {
-    let ids: Vec<u32> = prompt.iter().chain(completion).copied().collect();
-    let supervised: Vec<bool> = (0..ids.len()).map(|at| at >= prompt.len()).collect();
-    Sequence::next_tokens(&ids, &supervised)
-}
-
-/// The reward is a plain function of the tokens; advantages are its distance from the mean of the group.
-fn give_advantages(samples: &mut [Sample], group: usize) {
-    let reward = |sample: &Sample| {
-        let sum: u64 = sample.ids.iter().map(|id| u64::from(*id) % 7).sum();
-        sum as f64 / sample.ids.len().max(1) as f64
+    if samples.iter().all(|sample| sample.advantage == 0.0) {
+        return Err(VerifyError::NoAdvantage { step });
+    }
+    let words = |sample: &Sample| {
+        let ids = sample.ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>();
+        (sample.ids.len() as u32).to_le_bytes().into_iter().chain(ids)
     };
-    for group in samples.chunks_mut(group) {
-        let mean = group.iter().map(reward).sum::<f64>() / group.len() as f64;
-        for sample in group {
-            sample.advantage = (reward(sample) - mean) as f32;
-        }
-    }
-}
-
-fn floats(bytes: &[u8]) -> Vec<f32> {
-    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-}
-
-/// Completions as bytes: count, whether stopped, ids, log-probs of each.
-fn write(completions: &[Completion]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for c in completions {
-        bytes.extend((c.ids.len() as u32).to_le_bytes());
-        bytes.push(u8::from(c.ending == Ending::EndToken));
-        bytes.extend(c.ids.iter().flat_map(|id| id.to_le_bytes()));
-        bytes.extend(c.logprobs.iter().flat_map(|logp| logp.to_le_bytes()));
-    }
-    bytes
-}
-
-/// What [`write`] wrote.
-fn read(mut bytes: &[u8]) -> Option<Vec<Sample>> {
-    let mut samples = Vec::new();
-    while !bytes.is_empty() {
-        let (count, rest) = bytes.split_first_chunk::<4>()?;
-        let (stopped, rest) = rest.split_first()?;
-        let count = u32::from_le_bytes(*count) as usize;
-        let (ids, rest) = rest.split_at_checked(4 * count)?;
-        let (log_probs, rest) = rest.split_at_checked(4 * count)?;
-        bytes = rest;
-        let ids = ids.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
-        samples.push(Sample {
-            prompt: 0,
-            ids: ids.collect(),
-            log_probs: floats(log_probs),
-            stopped: *stopped == 1,
-            advantage: 0.0,
-        });
-    }
-    Some(samples)
-}
-
-/// Ranks of a world of both topologies.
-pub(crate) fn world(pair: &Pair) -> [Topology; 2] {
-    [pair.train, pair.rollout]
+    let floats = |of: fn(&Sample) -> &[f32]| {
+        sha256_floats(&samples.iter().flat_map(|s| of(s).to_vec()).collect::<Vec<f32>>())
+    };
+    Ok(Step {
+        step,
+        tokens: sha256(samples.iter().flat_map(words)),
+        generated: active,
+        natural_stops: samples.iter().filter(|s| s.stopped).count(),
+        rollout_log_probs: floats(|s| &s.logp),
+        rollout_full_log_probs: floats(|s| &s.full_logp),
+        advantages: floats(|s| std::slice::from_ref(&s.advantage)),
+        active,
+        ..Step::default()
+    })
 }

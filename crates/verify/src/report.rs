@@ -24,6 +24,26 @@ fn outcome(cell: &Cell) -> String {
     }
 }
 
+/// What was asked, in a line.
+fn asked(matrix: &Matrix) -> String {
+    let a = &matrix.asked;
+    format!(
+        "{}; weights {}; {} prompts × {} completions of at most {} tokens; temperature {}, top-k {}, top-p {}, seed {}; \
+         divergence {}; lr {}",
+        a.arithmetic,
+        a.weights,
+        a.prompts,
+        a.samples,
+        a.max_response,
+        a.temperature,
+        a.top_k,
+        a.top_p,
+        a.seed,
+        a.kl_coef,
+        a.lr
+    )
+}
+
 fn degrees(cell: &Cell) -> [String; 3] {
     let [tp, cp, dp] = cell.train;
     let [rollout_tp, rollout_cp] = cell.rollout;
@@ -37,9 +57,14 @@ fn degrees(cell: &Cell) -> [String; 3] {
 /// A Markdown table.
 pub fn markdown(matrix: &Matrix) -> String {
     let mut text = format!(
-        "# The same bits\n\n{} of {} runs have 0 differing bytes. Model: {}; {} updates each; samebit {}.\n\n\
+        "# The same bits\n\n{} of {} runs have 0 differing bytes. Model: {}; {} updates each; samebit {}.\n\n{}.\n\n\
          | training | rollout | micro-batches | same | what was found |\n|---|---|---|---|---|\n",
-        matrix.passing, matrix.total, matrix.model, matrix.steps, matrix.version
+        matrix.passing,
+        matrix.total,
+        matrix.model,
+        matrix.steps,
+        matrix.version,
+        asked(matrix)
     );
     for cell in &matrix.cells {
         let [train, rollout, accumulation] = degrees(cell);
@@ -74,7 +99,7 @@ pub fn html(matrix: &Matrix) -> String {
          table{{border-collapse:collapse;width:100%}}td,th{{text-align:left;padding:.25rem .75rem;\
          border-bottom:1px solid #ddd}}.same td:nth-child(4){{color:#176b2c}}\
          .other td{{background:#fdecea}}</style></head><body><h1>The same bits</h1>\
-         <p>{} of {} runs have 0 differing bytes. Model: {}; {} updates each; samebit {}; identity {}.</p>\
+         <p>{} of {} runs have 0 differing bytes. Model: {}; {} updates each; samebit {}; identity {}.</p><p>{}.</p>\
          <table><thead><tr><th>training</th><th>rollout</th><th>micro-batches</th><th>same</th><th>found</th>\
          </tr></thead><tbody>\n{rows}</tbody></table></body></html>\n",
         matrix.passing,
@@ -83,6 +108,7 @@ pub fn html(matrix: &Matrix) -> String {
         matrix.steps,
         matrix.version,
         matrix.identity,
+        escape(&asked(matrix)),
     )
 }
 

@@ -20,6 +20,9 @@ const PROMPTS: [&str; 4] =
 /// Bytes that end a completion, with the end marker: about one in sixteen, so that most completions end by themselves.
 const STOPS: [u8; 15] = *b"\n.!?;:,)]}>\"'-\t";
 
+/// Seed of the weights.
+const SEED: u64 = 11;
+
 /// A small model with random weights.
 pub struct SmallModel {
     graph: Graph,
@@ -38,8 +41,7 @@ impl SmallModel {
             "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 256,
             "tie_word_embeddings": false, "attention_bias": false,
         });
-        let invalid =
-            |reason: String| VerifyError::Archive { path: "the small model".into(), reason };
+        let invalid = |reason: String| VerifyError::SmallModel { reason };
         let config = config.as_object().cloned().unwrap_or_default();
         let config = ModelConfig::from_json(config).map_err(|e| invalid(e.to_string()))?;
         let options = BuildOptions { train: train.clone(), width, ..BuildOptions::default() };
@@ -47,10 +49,16 @@ impl SmallModel {
         Ok(SmallModel { graph: built.graph })
     }
 
-    /// The model as work.
-    pub fn work<'a>(&self, executor: &'a (dyn Fn() -> Box<dyn Executor> + Sync)) -> Work<'a> {
+    /// The model as work; `arithmetic` says what the executors compute with ([`Work::arithmetic`]).
+    pub fn work<'a>(
+        &self,
+        executor: &'a (dyn Fn() -> Box<dyn Executor> + Sync),
+        arithmetic: String,
+    ) -> Work<'a> {
         Work {
             name: "small qwen3 over bytes (4 layers, 8 key/value heads, random weights)".into(),
+            weights: format!("random, seed {SEED}"),
+            arithmetic,
             graph: self.graph.clone(),
             load: &load,
             executor,
@@ -66,7 +74,7 @@ fn load(engine: &mut Engine<'_>) -> Result<(), EngineError> {
         let param = engine.graph.param_info(id);
         let mut values = vec![0f32; param.elements()];
         let (low, high) = if param.name.contains("norm") { (0.8, 1.2) } else { (-0.2, 0.2) };
-        let numbers = Numbers::new(11, Purpose::Init, u64::from(id.0));
+        let numbers = Numbers::new(SEED, Purpose::Init, u64::from(id.0));
         numbers.fill_uniform(0, low, high, &mut values);
         engine.write_whole(id, &values);
     }

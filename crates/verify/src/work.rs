@@ -1,9 +1,13 @@
 //! What is verified: a model, prompts, settings, a pair of topologies.
 
 use crate::error::VerifyError;
+use crate::seen::sha256;
 use arena::Executor;
+use canon::policy::scale;
 use engine::{Engine, EngineError, Hyper, Sampling};
+use program::lower::Head;
 use program::{Graph, Topology};
+use rl::loss::{KlEstimator, Normalise, PolicyLoss};
 
 /// How an engine gets its weights.
 pub type Load<'a> = dyn Fn(&mut Engine<'_>) -> Result<(), EngineError> + Sync + 'a;
@@ -12,6 +16,10 @@ pub type Load<'a> = dyn Fn(&mut Engine<'_>) -> Result<(), EngineError> + Sync + 
 pub struct Work<'a> {
     /// The model in words.
     pub name: String,
+    /// Hash of its weights before training.
+    pub weights: String,
+    /// What computes: the arithmetic profile and the program's own hash. Part of the identity.
+    pub arithmetic: String,
     /// Its graph, with what is trained.
     pub graph: Graph,
     /// Gives an engine's ranks their first weights.
@@ -22,6 +30,19 @@ pub struct Work<'a> {
     pub prompts: Vec<Vec<u32>>,
     /// Tokens that end a completion.
     pub stops: Vec<u32>,
+}
+
+impl Work<'_> {
+    /// Hash of everything that may change a bit of a run, topologies apart: weights, graph (with what is trained, types
+    /// and constants), prompts, settings, and what computes.
+    pub fn identity(&self, settings: &Settings) -> String {
+        let Work { name, weights, arithmetic, graph, prompts, stops, .. } = self;
+        let version = env!("CARGO_PKG_VERSION");
+        let parts = format!(
+            "{name} {weights} {arithmetic} {version} {graph:?} {prompts:?} {stops:?} {settings:?}"
+        );
+        sha256(parts.into_bytes())
+    }
 }
 
 /// Settings of the updates: part of the identity.
@@ -37,6 +58,9 @@ pub struct Settings {
     pub accumulation: usize,
     /// How tokens are chosen.
     pub sampling: Sampling,
+    /// Coefficient in the loss of the divergence from the reference model (estimator k3); 0 for none. With LoRA the
+    /// reference is the base, else the model before the first update.
+    pub kl_coef: f64,
     /// The optimizer.
     pub hyper: Hyper,
 }
@@ -49,6 +73,7 @@ impl Default for Settings {
             max_response: 24,
             accumulation: 2,
             sampling: Sampling { temperature: 1.0, seed: 1, ..Sampling::default() },
+            kl_coef: 0.0,
             hyper: Hyper {
                 lr: 1e-3,
                 beta1: 0.9,
@@ -101,10 +126,28 @@ impl std::fmt::Display for Pair {
 }
 
 impl Settings {
+    /// What the head of training finds of each token.
+    pub(crate) fn head(&self) -> Head {
+        let Sampling { temperature, top_k, top_p, .. } = self.sampling;
+        Head { scale: scale(temperature), truncated: top_k > 0 || top_p < 1.0, entropy: false }
+    }
+
+    /// The loss: clipped ratios and advantages, every token alike, and the divergence.
+    pub(crate) fn loss(&self) -> PolicyLoss {
+        PolicyLoss {
+            normalise: Normalise::Token,
+            max_tokens: self.max_response,
+            clip_low: 0.2,
+            clip_high: 0.2,
+            kl: (self.kl_coef != 0.0).then_some((self.kl_coef, KlEstimator::K3)),
+            entropy: 0.0,
+        }
+    }
+
     /// Refuses settings under which nothing would be proved.
     ///
     /// # Errors
-    /// [`VerifyError::Setting`].
+    /// [`VerifyError::Setting`], [`VerifyError::KlCoef`].
     pub(crate) fn check(&self, work: &Work<'_>) -> Result<(), VerifyError> {
         let completions = work.prompts.len() * self.samples;
         let refuse = |what, value, needed| Err(VerifyError::Setting { what, value, needed });
@@ -116,6 +159,18 @@ impl Settings {
         }
         if self.max_response == 0 {
             return refuse("max-response-len", 0, "at least one token is generated");
+        }
+        if !self.kl_coef.is_finite() {
+            return Err(VerifyError::KlCoef { value: self.kl_coef });
+        }
+        let prompt = work.prompts.iter().map(Vec::len).max().unwrap_or(0);
+        let positions = work.graph.max_positions;
+        if prompt + self.max_response > positions {
+            return refuse(
+                "max-response-len",
+                self.max_response,
+                "with the longest prompt it must fit the model's context (max_position_embeddings)",
+            );
         }
         if self.accumulation == 0 || !completions.is_multiple_of(self.accumulation) {
             return refuse(

@@ -143,6 +143,7 @@ pub fn backward(
             dq: dq.map(|(p, row)| (p.get(), row)),
             dkv: dkv.map(|((dk, k_row), (dv, v_row))| [(dk.get(), k_row), (dv.get(), v_row)]),
         };
+        let _done = Done(&progress[task]);
         // SAFETY: views were checked; tasks write disjoint keys, and a tile of dq
         // only when its turn has come.
         unsafe { dispatch(context.isa(), job) };
@@ -238,6 +239,16 @@ fn check_disjoint(input: &Backward<'_>) -> Result<(), AttentionError> {
         }
     }
     Ok(())
+}
+
+/// Says that a task is through with every step when it ends, by a panic too: others wait for it without end, and the panic
+/// is raised once they are done.
+struct Done<'a>(&'a AtomicU32);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(u32::MAX, Ordering::Release);
+    }
 }
 
 /// A chunk of keys and the group of query heads of one key head.

@@ -272,7 +272,7 @@ impl EncodeCache {
         for (path, metadata) in self.files()? {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let age = metadata.modified().ok().and_then(|modified| modified.elapsed().ok());
-            if name.starts_with(WRITING) && age.is_some_and(|age| age > ABANDONED) {
+            if name.starts_with(WRITING) && age.is_some_and(|age| age >= ABANDONED) {
                 remove(&path)?;
             }
         }

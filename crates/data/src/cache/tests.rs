@@ -167,7 +167,56 @@ fn a_folder_that_cannot_be_written_is_said_and_stops_nothing() {
     std::fs::write(&file, "").unwrap();
     let outcome = fixture.get(&EncodeCache::new(file.join("cache"), PLENTY));
     assert_eq!((outcome.state, outcome.bytes), (CacheState::Unwritable, 0));
-    assert!(outcome.warnings.iter().any(|warning| warning.contains("not kept")), "{outcome:?}");
+    // Looking it up failed, and keeping it; nothing was kept that could have been too much.
+    let [looked, kept] = &outcome.warnings[..] else { panic!("{outcome:?}") };
+    assert!(looked.contains("cannot read") && kept.contains("not kept"), "{outcome:?}");
+}
+
+#[test]
+fn an_entry_that_cannot_be_read_is_said() {
+    let fixture = Fixture::new();
+    let cache = fixture.cache(PLENTY);
+    std::fs::create_dir_all(cache.path(&fixture.key)).unwrap();
+    let outcome = fixture.get(&cache);
+    assert_eq!(outcome.state, CacheState::Unwritable);
+    assert!(outcome.warnings[0].contains("cannot read"), "{outcome:?}");
+}
+
+#[test]
+fn what_is_no_file_is_no_entry_and_what_cannot_be_looked_at_is_said() {
+    use std::os::unix::fs::symlink;
+    let fixture = Fixture::new();
+    let cache = fixture.cache(PLENTY);
+    fixture.get(&cache);
+    std::fs::create_dir(cache.folder().join("folder.encoded")).unwrap();
+    // As if another process removed the file meanwhile.
+    symlink("gone", cache.folder().join("gone.encoded")).unwrap();
+    assert_eq!(cache.list().unwrap().len(), 1);
+    symlink("circle.encoded", cache.folder().join("circle.encoded")).unwrap();
+    assert!(matches!(cache.list(), Err(CacheError::Io { action: "read", .. })));
+    let file = fixture.folder.path().join("a.jsonl");
+    let no_folder = EncodeCache::new(file, PLENTY).list();
+    assert!(matches!(no_folder, Err(CacheError::Io { action: "read", .. })), "{no_folder:?}");
+}
+
+#[test]
+fn a_file_that_is_gone_is_removed_and_a_folder_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    remove(&folder.path().join("gone")).unwrap();
+    assert!(matches!(remove(folder.path()), Err(CacheError::Io { action: "remove", .. })));
+}
+
+#[test]
+fn states_are_named_as_they_are_written() {
+    for state in [
+        CacheState::Hit,
+        CacheState::Miss,
+        CacheState::Rebuilt,
+        CacheState::Unwritable,
+        CacheState::Off,
+    ] {
+        assert_eq!(serde_json::to_value(state).unwrap(), state.name());
+    }
 }
 
 #[test]
@@ -223,6 +272,9 @@ fn an_entry_over_the_limit_is_not_written() {
     assert_eq!(outcome.state, CacheState::Unwritable);
     assert!(outcome.warnings[0].contains("over the cache's limit"), "{outcome:?}");
     assert!(small.list().unwrap().is_empty());
+    small.store(&fixture.key, &fixture.dataset, 0.0).unwrap_err();
+    let stored = fixture.cache(bytes).store(&fixture.key, &fixture.dataset, 0.0).unwrap();
+    assert_eq!(stored, bytes, "one that takes all of it is");
 }
 
 /// Sets when an entry was last used, in seconds before now.
@@ -255,8 +307,10 @@ fn the_entry_used_longest_ago_goes_first_and_the_new_one_stays() {
     };
     assert!(!keys(&cache).contains(&fixtures[1].key.to_string()));
     assert_eq!(keys(&cache).len(), 2);
-    let kept = cache.prune(0).unwrap();
-    assert_eq!((kept.removed, kept.kept, kept.kept_bytes), (2, 0, 0));
+    let listed: u64 = cache.list().unwrap().iter().map(|info| info.bytes).sum();
+    let pruned = cache.prune(0).unwrap();
+    assert_eq!((pruned.removed, pruned.removed_bytes), (2, listed));
+    assert_eq!((pruned.kept, pruned.kept_bytes), (0, 0));
     assert!(keys(&cache).is_empty());
 }
 

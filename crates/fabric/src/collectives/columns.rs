@@ -17,17 +17,16 @@ pub(super) fn exchange_columns(
 ) -> Result<u64, FabricError> {
     let all_live = frame.rows(op.out);
     let (capacity, cols) = (frame.buffer(op.x).rows, frame.cols(op.x));
-    let mut values = Vec::with_capacity(all_live * mine.len());
-    let mut bytes = 0;
+    let (mut bytes, mut next) = (0, 0);
     for rank in 0..round.all.len() {
         let rows = token_rows(all_live, capacity, rank);
         let given = round.expect(rank, rows, cols)?;
         for row in 0..rows {
-            values.extend_from_slice(&given.row(row)[mine.clone()]);
+            frame.store_f32_range(op.out, next..next + mine.len(), &given.row(row)[mine.clone()]);
+            next += mine.len();
         }
         bytes += round.bytes(rank, rows * mine.len());
     }
-    frame.store_f32(op.out, &values);
     Ok(bytes)
 }
 
@@ -39,15 +38,14 @@ pub(super) fn gather_columns(
     round: &Exchanged<'_>,
 ) -> Result<u64, FabricError> {
     let (rows, cols) = (frame.rows(out), frame.cols(out));
-    let mut values = frame.load_f32(out);
     let mut bytes = 0;
     for (rank, range) in ranges.iter().enumerate() {
         let given = round.expect(rank, rows, range.len())?;
         for row in 0..rows {
-            values[row * cols..][range.clone()].copy_from_slice(given.row(row));
+            let first = row * cols;
+            frame.store_f32_range(out, first + range.start..first + range.end, given.row(row));
         }
         bytes += round.bytes(rank, rows * range.len());
     }
-    frame.store_f32(out, &values);
     Ok(bytes)
 }

@@ -9,6 +9,7 @@ use crate::contribution::{Contribution, Rows};
 use crate::error::FabricError;
 use arena::Frame;
 use program::ops::{Collective, CollectiveKind};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The contributions of a round.
@@ -41,6 +42,14 @@ impl Exchanged<'_> {
     fn bytes(&self, rank: usize, floats: usize) -> u64 {
         if rank == self.place { 0 } else { (floats * size_of::<f32>()) as u64 }
     }
+}
+
+/// Floats that are summed before they are stored.
+const PIECE: usize = 1024;
+
+/// The ranges of [`PIECE`] elements, and what is left, of `count`.
+fn pieces(count: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..count).step_by(PIECE).map(move |first| first..count.min(first + PIECE))
 }
 
 /// Ranks that an operation was made for, where it says so.

@@ -18,7 +18,6 @@ pub(super) fn owner_rows(
     let given = (0..round.all.len())
         .map(|rank| round.expect(rank, rows, cols))
         .collect::<Result<Vec<_>, _>>()?;
-    let mut values = Vec::with_capacity(rows * cols);
     let mut bytes = 0;
     for (row, &id) in ids.iter().enumerate() {
         let share =
@@ -27,10 +26,9 @@ pub(super) fn owner_rows(
             let rows = bounds.last().copied().unwrap_or(0);
             return Err(FabricError::NoOwner { operation: round.operation.into(), row, id, rows });
         };
-        values.extend_from_slice(given[owner].row(row));
+        frame.store_f32_range(out, row * cols..(row + 1) * cols, given[owner].row(row));
         bytes += round.bytes(owner, cols);
     }
-    frame.store_f32(out, &values);
     Ok(bytes)
 }
 
@@ -47,15 +45,14 @@ pub(super) fn gather_tokens(
 ) -> Result<u64, FabricError> {
     let (all_live, cols) = (frame.rows(op.out), frame.cols(op.out));
     let capacity = frame.buffer(op.x).rows;
-    let mut values = Vec::with_capacity(all_live * cols);
-    let mut bytes = 0;
+    let (mut bytes, mut next) = (0, 0);
     for rank in 0..round.all.len() {
         let rows = token_rows(all_live, capacity, rank);
         let given = round.expect(rank, rows, cols)?;
-        values.extend_from_slice(&given.values);
+        frame.store_f32_range(op.out, next..next + rows * cols, &given.values);
+        next += rows * cols;
         bytes += round.bytes(rank, rows * cols);
     }
-    frame.store_f32(op.out, &values);
     Ok(bytes)
 }
 

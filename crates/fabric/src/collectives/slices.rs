@@ -2,6 +2,7 @@
 
 use super::Exchanged;
 use super::tree_sum::tree;
+use super::{PIECE, pieces};
 use crate::error::FabricError;
 use arena::Frame;
 use canon::exact::SumOfSquares;
@@ -22,9 +23,14 @@ pub(super) fn step_sum(
         .map(|rank| Ok(&round.expect(rank, rows, cols)?.values[range.clone()]))
         .collect::<Result<_, FabricError>>()?;
     let mut sums = Vec::with_capacity(given.len());
-    let sum = |i| tree.sum(&mut sums, |rank| given[rank][i]);
-    let values: Vec<f32> = (0..range.len()).map(sum).collect();
-    frame.store_f32_range(out, range.clone(), &values);
+    for piece in pieces(range.len()) {
+        let mut values = [0.0; PIECE];
+        for (value, i) in values.iter_mut().zip(piece.clone()) {
+            *value = tree.sum(&mut sums, |rank| given[rank][i]);
+        }
+        let (first, end) = (range.start + piece.start, range.start + piece.end);
+        frame.store_f32_range(out, first..end, &values[..piece.len()]);
+    }
     Ok(tree.others(round.place) * (range.len() * size_of::<f32>()) as u64)
 }
 

@@ -1,6 +1,6 @@
 //! The rest of the tree, from subtree sums.
 
-use super::Exchanged;
+use super::{Exchanged, pieces};
 use crate::error::FabricError;
 use arena::Frame;
 use canon::tree::{self, Addition, Owner};
@@ -60,21 +60,23 @@ impl TreeSum {
         let ranks = round.all.len();
         let tree = tree(self.leaves, ranks);
         let given: Vec<&[f32]> = (0..ranks)
-            .map(|rank| Ok(round.expect(rank, rows, cols)?.values.as_slice()))
+            .map(|rank| Ok(&round.expect(rank, rows, cols)?.values[..]))
             .collect::<Result<_, FabricError>>()?;
-        let mut values = frame.load_f32(out);
         let mut sums = Vec::with_capacity(ranks);
-        for (i, value) in values.iter_mut().enumerate() {
-            let mut sum = tree.sum(&mut sums, |rank| given[rank][i]);
-            if self.alpha != 1.0 {
-                sum *= self.alpha;
+        for piece in pieces(rows * cols) {
+            let mut values = frame.load_f32_range(out, piece.clone());
+            for (value, i) in values.iter_mut().zip(piece.clone()) {
+                let mut sum = tree.sum(&mut sums, |rank| given[rank][i]);
+                if self.alpha != 1.0 {
+                    sum *= self.alpha;
+                }
+                if let Some(bias) = &self.bias {
+                    sum += bias[i % cols];
+                }
+                *value = if self.accumulate { *value + sum } else { sum };
             }
-            if let Some(bias) = &self.bias {
-                sum += bias[i % cols];
-            }
-            *value = if self.accumulate { *value + sum } else { sum };
+            frame.store_f32_range(out, piece, &values);
         }
-        frame.store_f32(out, &values);
         Ok(tree.others(round.place) * (rows * cols * size_of::<f32>()) as u64)
     }
 }

@@ -5,6 +5,7 @@ use fabric::{FabricError, Member, Ranks, RunError};
 use program::buffer::Live;
 use program::lower::Io;
 use program::ops::{Collective, CollectiveKind, Group};
+use program::plan::ALIGNMENT;
 use program::topology::Rank;
 use program::{Axis, Buffer, BufferId, DType, Kind, Plan, Program, Store, Topology};
 
@@ -63,6 +64,13 @@ impl Rig {
         self.floats(cols, &vec![f32::NAN; rows * cols])
     }
 
+    /// One bf16 value.
+    pub(crate) fn half(&mut self) -> BufferId {
+        let id = self.out(1, 1);
+        self.buffers[id.0 as usize].dtype = DType::Bf16;
+        id
+    }
+
     pub(crate) fn words(&mut self, values: &[u32]) -> BufferId {
         let (name, rows) = (format!("buffer {}", self.buffers.len()), values.len());
         let (dtype, axis, kind) = (DType::U32, Axis::Fixed, Kind::Input);
@@ -91,7 +99,10 @@ impl Rig {
             io: Io::default(),
             tokens: 0,
         };
-        let plan = Plan::new(&store, &program, 0);
+        let mut plan = Plan::new(&store, &program, 0);
+        // The operation is not known yet: room to publish any buffer.
+        let largest = program.buffers.iter().map(|b| 4 * b.rows * b.cols).max().unwrap_or(0);
+        plan.ledger.add(Kind::Exchange, largest.next_multiple_of(ALIGNMENT));
         let memory = Memory::new(&plan.ledger).unwrap();
         let local = Local { program, plan, memory, live: self.live };
         for (i, contents) in self.contents.iter().enumerate() {

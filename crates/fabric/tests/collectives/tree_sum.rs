@@ -34,6 +34,21 @@ fn the_leaves_of_a_row_parallel_product_give_one_sum_at_every_degree() {
     }
 }
 
+/// In bf16 1 + 2⁻⁸ is a tie that falls to 1: rounding every addition would lose all seven.
+#[test]
+fn a_sum_is_rounded_to_its_type_once() {
+    let mut leaves = [2.0f32.powi(-8); 8];
+    leaves[0] = 1.0;
+    for tp in [1, 2, 4, 8] {
+        let sums = run(ranks(tp, 1), |member, rig| {
+            let mine = tree::owned(leaves.len(), tp, member.rank().tp).unwrap();
+            let x = rig.floats(1, &[tree::sum(&leaves[mine])]);
+            tensor(kind(leaves.len()), x, rig.half())
+        });
+        assert!(sums.iter().all(|(sum, _)| *sum == [1.0 + 2.0f32.powi(-5)]), "tp {tp}: {sums:?}");
+    }
+}
+
 #[test]
 fn the_tree_is_finished_in_its_own_order() {
     // Only ((0+1)+(2+3))+((4+5)+(6+7)) makes 2 of these.

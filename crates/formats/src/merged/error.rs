@@ -36,7 +36,7 @@ pub enum MergeError {
     /// The adapter names another base.
     #[error(
         "the adapter was trained on a base with the weights {trained_on}{} and these have {found}; give that base, or \
-         --allow-other-base to merge all the same", reference.as_ref().map_or(String::new(), |r| format!(" ({r})"))
+         --allow-other-base to take this one all the same", reference.as_ref().map_or(String::new(), |r| format!(" ({r})"))
     )]
     OtherBase {
         /// The fingerprint that the adapter names.

@@ -96,6 +96,18 @@ pub enum Error {
         /// Its storage format.
         dtype: crate::Dtype,
     },
+    /// A factor that holds an infinity or no number at all.
+    #[error(
+        "tensor \"{name}\" holds {found} at element {index}: its file was damaged, or the training diverged"
+    )]
+    NotFinite {
+        /// The tensor's name.
+        name: String,
+        /// The value found.
+        found: f32,
+        /// Its place in the tensor, row by row.
+        index: usize,
+    },
     /// A `samebit.json` that does not say what the adapter was trained on.
     #[error(
         "{reason}; the file says what the adapter was trained on: write it again, or remove it"

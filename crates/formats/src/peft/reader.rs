@@ -78,7 +78,7 @@ impl Adapter {
     /// Reads A of a module, `[rank, in_features]`.
     ///
     /// # Errors
-    /// [`FormatError::Adapter`] where `out` has the wrong length, [`FormatError::Io`].
+    /// [`FormatError::Adapter`] where `out` has the wrong length or a value is not finite, [`FormatError::Io`].
     pub fn read_a(&self, module: &Module, out: &mut [f32]) -> Result<(), FormatError> {
         self.read(&module.a, out)
     }
@@ -103,7 +103,14 @@ impl Adapter {
         let mut bytes = vec![0; tensor.bytes as usize];
         self.file.read_at(tensor.offset, &mut bytes)?;
         gguf::dequantize(tensor.dtype, &bytes, out);
-        Ok(())
+        match out.iter().position(|value| !value.is_finite()) {
+            None => Ok(()),
+            Some(index) => {
+                let (name, found) = (tensor.name.clone(), out[index]);
+                let source = Error::NotFinite { name, found, index };
+                Err(FormatError::Adapter { path: self.file.path().to_owned(), source })
+            }
+        }
     }
 }
 

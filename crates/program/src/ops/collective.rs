@@ -1,6 +1,7 @@
 //! Collectives: they move data, and add only by the canon's tree.
 
 use crate::buffer::BufferId;
+use crate::lower::Program;
 use crate::topology::{Rank, Topology};
 use std::ops::Range;
 
@@ -137,4 +138,18 @@ pub struct Collective {
     pub x: BufferId,
     /// Where the result goes (equal to `x` for `Collect`, whose results go to `outs`).
     pub out: BufferId,
+}
+
+impl Collective {
+    /// Most floats of `x` that a rank publishes in it. An exact sum's words are not among them: they go by value.
+    pub fn published(&self, program: &Program, topology: &Topology, rank: Rank) -> usize {
+        let x = program.buffer(self.x);
+        match &self.kind {
+            CollectiveKind::ExactSum => 0,
+            CollectiveKind::GatherSlices { ranges } => {
+                ranges[self.group.place(rank, topology)].len()
+            }
+            _ => x.rows * x.cols,
+        }
+    }
 }

@@ -19,23 +19,22 @@ pub const REPORT_FILE: &str = "report.html";
 /// Numbers by name, each a point a line: `(step, value)`.
 pub(crate) type Columns = BTreeMap<String, Vec<(f64, f64)>>;
 
-/// Makes the report of a run's folder.
+/// Makes the report of a run's folder, whose record is given.
 ///
 /// # Errors
-/// As [`Record::read`] and [`rows::read`].
-pub fn html(folder: &Path) -> Result<String, RecordError> {
-    let record = Record::read(folder)?;
+/// As [`rows::read`].
+pub fn html(folder: &Path, record: &Record) -> Result<String, RecordError> {
     let steps = columns(&rows::read(folder, STEPS_FILE)?);
     let evals = columns(&rows::read(folder, EVALS_FILE)?);
-    Ok(page::page(&record, &steps, &evals))
+    Ok(page::page(record, &steps, &evals))
 }
 
 /// Writes the report into the run's folder.
 ///
 /// # Errors
 /// As [`html`] and [`durable::write`].
-pub fn write(folder: &Path) -> Result<(), RecordError> {
-    durable::write(folder, REPORT_FILE, html(folder)?.as_bytes())
+pub fn write(folder: &Path, record: &Record) -> Result<(), RecordError> {
+    durable::write(folder, REPORT_FILE, html(folder, record)?.as_bytes())
 }
 
 /// The numbers of lines by field, over the field `step`; those of an object by its name and theirs: `measured.kl`.
@@ -73,4 +72,37 @@ fn rates(columns: &mut Columns) {
     let pairs = tokens.iter().zip(seconds).filter(|(_, second)| second.1 > 0.0);
     let rate = pairs.map(|(tokens, seconds)| (tokens.0, tokens.1 / seconds.1)).collect();
     columns.insert("rate".to_owned(), rate);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::fs;
+
+    #[test]
+    fn a_rate_is_tokens_over_seconds_where_time_passed() {
+        let line = |step: usize, seconds: f64| {
+            let line = json!({"step": step, "tokens": 100, "seconds": seconds, "note": "x"});
+            line.as_object().unwrap().clone()
+        };
+        let columns = columns(&[line(1, 0.5), line(2, 0.0), line(3, 4.0)]);
+        assert_eq!(columns["rate"], [(1.0, 200.0), (3.0, 25.0)]);
+        assert!(!columns.contains_key("note"));
+    }
+
+    #[test]
+    fn curves_are_drawn_of_a_folder_without_a_record() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(
+            folder.path().join(STEPS_FILE),
+            "{\"step\": 1, \"reward\": 0.5, \"eval_reward\": 0.25}\n",
+        )
+        .unwrap();
+        write_curves(folder.path(), "Title", &[("fact".into(), "<figure>".into())]).unwrap();
+        let html = fs::read_to_string(folder.path().join(REPORT_FILE)).unwrap();
+        for part in ["Title", "fact", "&lt;figure&gt;", "Reward", "held out"] {
+            assert!(html.contains(part), "no `{part}` in {html}");
+        }
+    }
 }

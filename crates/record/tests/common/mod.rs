@@ -5,6 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use ed25519_dalek::SigningKey;
 use record::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -118,6 +119,11 @@ impl Folder {
         fs::write(path.join("checkpoints/step-2/state.safetensors"), [1, 2, 3]).unwrap();
         fs::write(path.join("adapter/adapter_model.safetensors"), [4, 5]).unwrap();
         folder
+    }
+
+    /// Ends the run as its record says, with a seal.
+    pub(crate) fn conclude(&self, key: Option<&SigningKey>) -> Seal {
+        conclude(&self.path(), &Record::read(&self.path()).unwrap(), key).unwrap()
     }
 
     /// The root, in which the run is one folder.

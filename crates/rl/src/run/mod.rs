@@ -181,8 +181,7 @@ impl Run<'_, '_> {
                 error.status()
             }
         };
-        let key = self.surroundings.signing_key.as_deref();
-        Ok(recorder.conclude(self.engines.kernels(), status, key)?)
+        Ok(recorder.conclude(self.engines.kernels(), status)?)
     }
 
     fn work(

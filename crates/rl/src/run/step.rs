@@ -10,11 +10,11 @@ use train::gates as of_tensors;
 use super::{Kept, Progress, Run};
 use crate::error::{RlError, at};
 use crate::event::{Observer, RlEval, RlEvent};
+use crate::grading;
 use crate::pairs;
-use crate::rewards::{Fault, RewardError};
 use crate::rollout::{self as rolled, Work};
-use crate::settings::{FailurePolicy, Grpo, Method};
-use crate::store::{Sample, StepRecord};
+use crate::settings::{Grpo, Method};
+use crate::store::StepRecord;
 
 impl Run<'_, '_> {
     /// One step; its record is complete on the lead rank.
@@ -70,7 +70,8 @@ impl Run<'_, '_> {
         }
         self.engines.served(|trainer| {
             let Some(kept) = kept else { return Ok(()) };
-            for gate in [of_tensors::gradients(trainer), of_tensors::adapters(trainer)] {
+            for gate in [of_tensors::gradients, of_tensors::finite, of_tensors::adapters] {
+                let gate = gate(trainer);
                 kept.recorder.gate(gate.map_err(RlError::served)?.at(step))?;
             }
             Ok(())
@@ -112,10 +113,9 @@ impl Run<'_, '_> {
         let mut samples = rolled::samples(self.engines, &self.data, g, step, &work, &mut told)?;
         event.seconds.rollout = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        let grader = g.reward.value.grader()?;
-        let fault = rolled::grade(self.engines, &grader, self.data.prompts, &mut samples)?;
+        let stop = || observer.asked_to_stop();
+        grading::grade(self.engines, g, step, self.data.prompts, &mut samples, &stop)?;
         event.seconds.reward = start.elapsed().as_secs_f64();
-        refuse_ungraded(g, step, &samples, fault)?;
         let rewards: Vec<f64> = samples.iter().filter_map(|s| s.reward).collect();
         event.reward = rewards.iter().sum::<f64>() / rewards.len().max(1) as f64;
         event.dropped = samples.len() - rewards.len();
@@ -146,9 +146,7 @@ impl Run<'_, '_> {
         };
         let mut samples =
             rolled::samples(self.engines, &self.data, g, step, &work, &mut |_, _| ())?;
-        let grader = g.reward.value.grader()?;
-        let fault = rolled::grade(self.engines, &grader, self.data.eval, &mut samples)?;
-        refuse_ungraded(g, step, &samples, fault)?;
+        grading::grade(self.engines, g, step, self.data.eval, &mut samples, &|| false)?;
         let rewards: Vec<f64> = samples.iter().filter_map(|s| s.reward).collect();
         let event = RlEval {
             step,
@@ -163,25 +161,4 @@ impl Run<'_, '_> {
         }
         Ok(())
     }
-}
-
-/// Ends the run where a sample has no reward and the settings say to fail, or none has one.
-fn refuse_ungraded(
-    g: &Grpo,
-    step: usize,
-    samples: &[Sample],
-    fault: Option<Fault>,
-) -> Result<(), RlError> {
-    let Some(fault) = fault else { return Ok(()) };
-    let first = samples.iter().position(|s| s.reward.is_none());
-    if let Some(sample) = first
-        && g.reward_failure.value == FailurePolicy::Fail
-    {
-        let prompt = samples[sample].origin.clone();
-        return Err(RewardError::Ungraded { step, sample, prompt, fault }.into());
-    }
-    if samples.iter().all(|s| s.reward.is_none()) {
-        return Err(RewardError::NoneGraded { step, samples: samples.len(), fault }.into());
-    }
-    Ok(())
 }

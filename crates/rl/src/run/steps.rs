@@ -8,6 +8,7 @@ use super::{Kept, Progress, Run};
 use crate::error::RlError;
 use crate::event::{Flow, Observer, RlEvent};
 use crate::gates;
+use crate::rewards::RewardError;
 use crate::store::{self, StepRecord};
 
 impl Run<'_, '_> {
@@ -24,7 +25,21 @@ impl Run<'_, '_> {
         observer.start(progress.step, steps);
         while progress.step < steps {
             let untaught = progress.updates == 0;
-            let (event, record) = self.step(kept, progress, lr.at(progress.step), observer)?;
+            let before = progress.step;
+            let (event, record) = match self.step(kept, progress, lr.at(before), observer) {
+                // Nothing of the step was applied, so what was done before it is not lost.
+                Err(RlError::Reward(error)) if progress.step == before => {
+                    if let Some(checkpoint) = self.save(kept, progress)? {
+                        observer.saved(&checkpoint);
+                    }
+                    self.write_record(kept)?;
+                    return match error {
+                        RewardError::Stopped { .. } => Ok(true),
+                        error => Err(error.into()),
+                    };
+                }
+                stepped => stepped?,
+            };
             self.keep(kept, &event, &record, progress)?;
             let step = progress.step;
             if step == 1 || (untaught && progress.updates > 0) {
@@ -86,6 +101,10 @@ impl Run<'_, '_> {
         let saved = self.engines.served(|trainer| {
             let Some(Kept { recorder, files: Some(files), .. }) = kept else { return Ok(None) };
             let step = progress.step;
+            if step == 0 || train::checkpoint_at(self.folder(), step).is_dir() {
+                // A step that was not applied leaves the state of the one before, which may be saved already.
+                return Ok(None);
+            }
             if progress.updates > 0 {
                 recorder
                     .gate(train::gates::adapters(trainer).map_err(RlError::served)?.at(step))?;

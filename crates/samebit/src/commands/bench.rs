@@ -1,8 +1,8 @@
 //! `samebit bench`: rates of training and generation on random tokens, and where the time goes.
 
-use crate::commands::bench_topology;
 use crate::commands::generate::PASS_TOKENS;
 use crate::commands::shared::{self, Adapt, Running};
+use crate::commands::{bench_exchanges, bench_topology};
 use crate::device::{self, Device};
 use crate::infer;
 use crate::model;
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// What to measure
     #[arg(value_enum)]
     what: What,
-    /// Model reference
+    /// Model reference; for topology and exchanges also a config.json, whose weights are then random
     pub(crate) model: String,
     #[command(flatten)]
     pub(crate) adapt: Adapt,
@@ -40,12 +40,12 @@ pub(crate) struct Args {
     /// Sequences generated at once
     #[arg(long, default_value_t = 1)]
     sequences: usize,
-    /// Steps, after one that is not counted; tokens, when generating
+    /// Steps or pairs of steps, after one that is not counted; tokens, when generating
     #[arg(long, default_value_t = 5)]
     pub(crate) steps: usize,
     /// Print where the time goes, a row a kind of operation
     #[arg(long)]
-    kernels: bool,
+    pub(crate) kernels: bool,
     /// Machine-readable report
     #[arg(long)]
     pub(crate) json: bool,
@@ -59,8 +59,10 @@ enum What {
     Train,
     /// A prompt of --sequence tokens, then --steps tokens one at a time
     Generate,
-    /// The canon's width against width 1 on one rank, and what ranks exchange: predicted against counted
+    /// Training steps at the canon's width against width 1 on one rank, in pairs
     Topology,
+    /// What the ranks of several topologies receive in a short step: predicted against counted
+    Exchanges,
 }
 
 /// The report.
@@ -83,7 +85,7 @@ struct Rates {
 
 /// One kind of operation.
 #[derive(Serialize)]
-struct Kernel {
+pub(crate) struct Kernel {
     operation: String,
     times: usize,
     seconds: f64,
@@ -114,6 +116,11 @@ pub(crate) fn run(args: Args) -> Result<()> {
         What::Topology => {
             let report = bench_topology::run(&args, &device)?;
             return output::report(args.json, &report, bench_topology::text);
+        }
+        What::Exchanges => {
+            let report = bench_exchanges::run(&args)?;
+            output::report(args.json, &report, bench_exchanges::text)?;
+            return report.check();
         }
     };
     output::report(args.json, &report, text)
@@ -154,7 +161,7 @@ fn train(args: &Args, device: &Device) -> Result<Rates> {
     if matches!(train, Train::Lora(_)) {
         engine.load_adapter(&AdapterSource::Fresh { seed: 0 })?;
     }
-    let batch = random_batch(args, engine.graph.vocab);
+    let batch = random_batch((args.batch, args.sequence), engine.graph.vocab);
     let mut seconds = Vec::new();
     for step in 0..=args.steps {
         if step == 1 && args.kernels {
@@ -244,15 +251,16 @@ fn random_ids(count: usize, vocab: usize, stream: u64) -> Vec<u32> {
     (0..count as u64).map(|i| numbers.below(i, vocab as u64) as u32).collect()
 }
 
-pub(crate) fn random_batch(args: &Args, vocab: usize) -> MicroBatch {
-    let coef = -1.0 / (args.batch * (args.sequence - 1).max(1)) as f32;
+/// `count` sequences of `length` random tokens, all supervised.
+pub(crate) fn random_batch((count, length): (usize, usize), vocab: usize) -> MicroBatch {
+    let coef = -1.0 / (count * (length - 1).max(1)) as f32;
     let sequence = |index: usize| {
-        let ids = random_ids(args.sequence, vocab, index as u64);
+        let ids = random_ids(length, vocab, index as u64);
         let mut sequence = Sequence::next_tokens(&ids, &vec![true; ids.len()]);
         sequence.coef = vec![coef; ids.len()];
         sequence
     };
-    MicroBatch { sequences: (0..args.batch).map(sequence).collect() }
+    MicroBatch { sequences: (0..count).map(sequence).collect() }
 }
 
 pub(crate) fn median(values: &mut [f64]) -> f64 {
@@ -285,7 +293,7 @@ fn text(rates: &Rates) -> String {
     text
 }
 
-fn kernels(profile: &Profile) -> Vec<Kernel> {
+pub(crate) fn kernels(profile: &Profile) -> Vec<Kernel> {
     let total = profile.total().as_secs_f64();
     let row = |(name, row): (&str, KernelRow)| {
         let seconds = row.time.as_secs_f64();
@@ -300,7 +308,7 @@ fn kernels(profile: &Profile) -> Vec<Kernel> {
     profile.rows().into_iter().map(row).collect()
 }
 
-fn kernels_text(kernels: &[Kernel]) -> String {
+pub(crate) fn kernels_text(kernels: &[Kernel]) -> String {
     let mut table = Table::new(&["operation", "times", "ms", "share", "GFLOP/s"]);
     for kernel in kernels {
         table.row([

@@ -1,189 +1,202 @@
-//! `samebit bench topology`: what the width costs on one rank, and what ranks exchange.
+//! `samebit bench topology`: what the canon's width costs on one rank.
 
-use super::bench::{Args, HYPER, median, random_batch};
+use super::bench::{Args, HYPER, Kernel, kernels, kernels_text, median, random_batch};
 use crate::commands::shared;
-use crate::device::{Compute, Device};
-use crate::model::{self, Model};
-use crate::output::{Table, thousands};
-use anyhow::{Context, Result};
-use engine::{AdapterSource, Blueprint, Engine, Exchange, Job, TrainShape};
-use fabric::{Movement, World};
+use crate::device::{Device, processor};
+use crate::model;
+use crate::output::thousands;
+use anyhow::Result;
+use canon::random::{Numbers, Purpose};
+use engine::{AdapterSource, Blueprint, Engine, Exchange, Job, MicroBatch, TrainShape};
+use fabric::Member;
 use families::{BuildOptions, Train};
+use formats::{Checkpoint, ModelConfig};
 use program::keep::{Keep, Level};
-use program::{Graph, Op, Rank, Topology, cost};
+use program::{Graph, Rank, Topology};
 use serde::Serialize;
 use std::time::Instant;
 use train::Facts;
 
-/// Topologies whose exchanges are counted: tp, cp, dp.
-const TOPOLOGIES: [(usize, usize, usize); 5] =
-    [(2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 2, 2)];
-
-/// Logical micro-batches of a counted step.
-const MICRO_BATCHES: usize = 2;
-
-/// The report.
+/// The report: seconds are medians.
 #[derive(Serialize)]
 pub(crate) struct TopologyReport {
+    device: String,
+    processor: String,
     tokens: usize,
-    /// Median seconds of a step at the canon's width and at width 1, one rank, in turn.
+    pairs: usize,
+    /// Seconds of a step at the canon's width, and at width 1.
     canon_s: f64,
     native_s: f64,
-    /// Canonical over native, less 1.
+    /// Canonical over native, less 1: of the pairs' ratios the median, the lowest and the highest.
     cost: f64,
-    exchanges: Vec<Exchanged>,
+    cost_lowest: f64,
+    cost_highest: f64,
+    /// Where the time goes at each of the two widths; with --kernels.
+    kernels: Option<[Vec<Kernel>; 2]>,
 }
 
-/// Bytes that a step moves, over all ranks.
-#[derive(Serialize)]
-struct Exchanged {
-    topology: [usize; 3],
-    movement: &'static str,
-    predicted_bytes: u64,
-    counted_bytes: u64,
+/// What is measured: a model, or a configuration whose weights are random, since no time depends on them.
+pub(crate) struct Subject {
+    config: ModelConfig,
+    stored_as_bf16: bool,
+    checkpoint: Option<Checkpoint>,
+}
+
+impl Subject {
+    pub(crate) fn open(args: &Args) -> Result<Subject> {
+        let source = &args.running.source;
+        if args.model.ends_with(".json") {
+            let (config, stored_as_bf16, _) = model::config(&args.model, source, args.json)?;
+            return Ok(Subject { config, stored_as_bf16, checkpoint: None });
+        }
+        let checkpoint = model::open(&args.model, source, args.json)?.checkpoint;
+        Ok(Subject {
+            config: checkpoint.config().clone(),
+            stored_as_bf16: Facts::of(&checkpoint).stored_as_bf16,
+            checkpoint: Some(checkpoint),
+        })
+    }
+
+    fn graph(&self, args: &Args, width: usize) -> Result<Graph> {
+        let train = args.adapt.train()?;
+        let weights = shared::weights(args.running.memory.weights, self.stored_as_bf16, &train);
+        let options = BuildOptions { weights, train, width };
+        Ok(families::build(&self.config, &options)?.graph)
+    }
+
+    /// An engine that trains micro-batches of `batch` sequences of a length; as a rank if there is a `member`.
+    pub(crate) fn engine<'r>(
+        &self,
+        args: &Args,
+        device: &Device,
+        topology: Topology,
+        (batch, accumulation): ((usize, usize), usize),
+        member: Option<Member<'r>>,
+    ) -> Result<Engine<'r>> {
+        let graph = self.graph(args, topology.width)?;
+        let rank = member.as_ref().map_or(Rank::FIRST, Member::rank);
+        let train = TrainShape {
+            tokens: batch.0 * batch.1,
+            segments: batch.0,
+            accumulation,
+            keep: Keep::uniform(Level::All),
+            coef_known: true,
+        };
+        let job = Job { train: Some(train), ..Job::default() };
+        let blueprint = Blueprint::new(&graph, topology, rank, job, &device.workspace());
+        let mut engine = Engine::new(graph, blueprint, device.executor()?)?;
+        if let Some(member) = member {
+            engine = engine.with_exchange(Box::new(member) as Box<dyn Exchange + 'r>);
+        }
+        match &self.checkpoint {
+            Some(checkpoint) => engine.load(checkpoint, &mut |_| ())?,
+            None => write_random(&mut engine),
+        }
+        if args.adapt.train()? != Train::Full {
+            engine.load_adapter(&AdapterSource::Fresh { seed: 0 })?;
+        }
+        Ok(engine)
+    }
+}
+
+/// Random weights of the size that a layer's values keep through it.
+fn write_random(engine: &mut Engine<'_>) {
+    for id in engine.graph.param_ids() {
+        let param = engine.graph.param_info(id);
+        if param.adapter {
+            continue;
+        }
+        let mut values = vec![0f32; param.elements()];
+        let size = (param.cols as f32).sqrt().recip();
+        let (low, high) = if param.name.contains("norm") { (0.8, 1.2) } else { (-size, size) };
+        Numbers::new(0, Purpose::Init, u64::from(id.0)).fill_uniform(0, low, high, &mut values);
+        engine.write_whole(id, &values);
+    }
 }
 
 pub(crate) fn run(args: &Args, device: &Device) -> Result<TopologyReport> {
-    let model = model::open(&args.model, &args.running.source, args.json)?;
-    let (canon_s, native_s) = widths(args, device, &model)?;
-    let mut exchanges = Vec::new();
-    for (tp, cp, dp) in TOPOLOGIES {
-        let topology = Topology { tp, cp, dp, width: Topology::WIDTH };
-        exchanges.extend(count(args, &model, topology)?);
-    }
-    let tokens = args.batch * args.sequence;
-    Ok(TopologyReport { tokens, canon_s, native_s, cost: canon_s / native_s - 1.0, exchanges })
-}
-
-fn graph(args: &Args, model: &Model, width: usize) -> Result<Graph> {
-    let train = args.adapt.train()?;
-    let stored_as_bf16 = Facts::of(&model.checkpoint).stored_as_bf16;
-    let weights = shared::weights(args.running.memory.weights, stored_as_bf16, &train);
-    let options = BuildOptions { weights, train, width };
-    Ok(families::build(model.checkpoint.config(), &options)?.graph)
-}
-
-fn job(args: &Args, accumulation: usize) -> Job {
-    let train = TrainShape {
-        tokens: args.batch * args.sequence,
-        segments: args.batch,
-        accumulation,
-        keep: Keep::uniform(Level::All),
-        coef_known: true,
+    let subject = Subject::open(args)?;
+    let shape = (args.batch, args.sequence);
+    let engine = |width| {
+        let one = Topology { width, ..Topology::single() };
+        subject.engine(args, device, one, (shape, 1), None)
     };
-    Job { train: Some(train), ..Job::default() }
+    let mut engines = [engine(Topology::WIDTH)?, engine(1)?];
+    let batch = random_batch(shape, engines[0].graph.vocab);
+    let mut seconds = [Vec::new(), Vec::new()];
+    for pair in 0..=args.steps {
+        // Who goes first alternates, so that a machine that slows down favours neither.
+        for side in [pair % 2, 1 - pair % 2] {
+            let taken = step(&mut engines[side], &batch, pair as u64 + 1)?;
+            // The first one touches memory for the first time.
+            if pair > 0 {
+                seconds[side].push(taken);
+            } else if args.kernels {
+                engines[side].start_profile();
+            }
+        }
+    }
+    let [canon, native] = &mut seconds;
+    let mut costs: Vec<f64> =
+        canon.iter().zip(native.iter()).map(|(canon, native)| canon / native - 1.0).collect();
+    let cost = median(&mut costs);
+    let profiles = engines.each_ref().map(|engine| engine.profile().map(kernels));
+    let [Some(ours), Some(theirs)] = profiles else {
+        return Ok(report(args, device, (median(canon), median(native)), (cost, &costs), None));
+    };
+    let kernels = Some([ours, theirs]);
+    Ok(report(args, device, (median(canon), median(native)), (cost, &costs), kernels))
 }
 
-fn engine<'r>(
+/// Seconds of a step and its update.
+fn step(engine: &mut Engine<'_>, batch: &MicroBatch, number: u64) -> Result<f64> {
+    let start = Instant::now();
+    engine.train_micro_batch(batch, 0, 1)?;
+    engine.update(&HYPER, number)?;
+    Ok(start.elapsed().as_secs_f64())
+}
+
+/// `costs` ascending.
+fn report(
     args: &Args,
     device: &Device,
-    model: &Model,
-    topology: Topology,
-    (accumulation, member): (usize, Option<fabric::Member<'r>>),
-) -> Result<Engine<'r>> {
-    let graph = graph(args, model, topology.width)?;
-    let rank = member.as_ref().map_or(Rank::FIRST, fabric::Member::rank);
-    let workspace = device.workspace();
-    let blueprint = Blueprint::new(&graph, topology, rank, job(args, accumulation), &workspace);
-    let mut engine = Engine::new(graph, blueprint, device.executor()?)?;
-    if let Some(member) = member {
-        engine = engine.with_exchange(Box::new(member) as Box<dyn Exchange + 'r>);
+    (canon_s, native_s): (f64, f64),
+    (cost, costs): (f64, &[f64]),
+    kernels: Option<[Vec<Kernel>; 2]>,
+) -> TopologyReport {
+    TopologyReport {
+        device: device.describe(),
+        processor: processor(),
+        tokens: args.batch * args.sequence,
+        pairs: args.steps,
+        canon_s,
+        native_s,
+        cost,
+        cost_lowest: costs.first().copied().unwrap_or(cost),
+        cost_highest: costs.last().copied().unwrap_or(cost),
+        kernels,
     }
-    engine.load(&model.checkpoint, &mut |_| ())?;
-    if args.adapt.train()? != Train::Full {
-        engine.load_adapter(&AdapterSource::Fresh { seed: 0 })?;
-    }
-    Ok(engine)
-}
-
-/// Median seconds of a step at the canon's width and at width 1, measured in turn so that both see the same machine.
-fn widths(args: &Args, device: &Device, model: &Model) -> Result<(f64, f64)> {
-    let one = |width| Topology { width, ..Topology::single() };
-    let mut engines = [
-        engine(args, device, model, one(Topology::WIDTH), (1, None))?,
-        engine(args, device, model, one(1), (1, None))?,
-    ];
-    let batch = random_batch(args, engines[0].graph.vocab);
-    let mut seconds = [Vec::new(), Vec::new()];
-    for step in 0..=args.steps {
-        for (engine, seconds) in engines.iter_mut().zip(&mut seconds) {
-            let start = Instant::now();
-            engine.train_micro_batch(&batch, 0, 1)?;
-            engine.update(&HYPER, step as u64 + 1)?;
-            // The first one touches memory for the first time.
-            if step > 0 {
-                seconds.push(start.elapsed().as_secs_f64());
-            }
-        }
-    }
-    Ok((median(&mut seconds[0]), median(&mut seconds[1])))
-}
-
-/// Runs one step on rank threads; predicted and counted bytes of every kind of movement.
-fn count(args: &Args, model: &Model, topology: Topology) -> Result<Vec<Exchanged>> {
-    let ranks = World::new(&[topology]).run(|seat| {
-        let device = Device::new(&Compute { threads: Some(1), ..args.running.compute.clone() })?;
-        let member = seat.member(0).context("every rank is one of the only topology")?;
-        let rank = member.rank();
-        let mut engine = engine(args, &device, model, topology, (MICRO_BATCHES, Some(member)))?;
-        let batch = random_batch(args, engine.graph.vocab);
-        let mine = engine.micro_batches_of(MICRO_BATCHES);
-        for index in mine.clone() {
-            engine.train_micro_batch(&batch, index, MICRO_BATCHES)?;
-        }
-        engine.update(&HYPER, 1)?;
-        let traffic = engine.traffic();
-        let mut predicted = [0u64; Movement::ALL.len()];
-        let blueprint = &engine.blueprint;
-        for (compiled, times) in [(&blueprint.train, mine.len()), (&blueprint.optimizer, 1)] {
-            for op in compiled.iter().flat_map(|compiled| &compiled.program.ops) {
-                let (Op::Collective(op), Some(compiled)) = (op, compiled) else { continue };
-                let bytes = cost::received(&compiled.program, op, &topology, rank, MICRO_BATCHES);
-                predicted[Movement::of(&op.kind) as usize] += bytes * times as u64;
-            }
-        }
-        anyhow::Ok(
-            Movement::ALL
-                .map(|movement| (movement, predicted[movement as usize], traffic.bytes(movement))),
-        )
-    });
-    let ranks = ranks.map_err(|error| anyhow::anyhow!("{error}"))?;
-    let sum = |at: usize, of: fn(&(Movement, u64, u64)) -> u64| -> u64 {
-        ranks.iter().map(|rank| of(&rank[at])).sum()
-    };
-    // Exchanges of the host are no part of a program.
-    let programs = Movement::ALL.into_iter().enumerate().filter(|(_, m)| *m != Movement::Host);
-    Ok(programs
-        .map(|(at, movement)| Exchanged {
-            topology: [topology.tp, topology.cp, topology.dp],
-            movement: movement.name(),
-            predicted_bytes: sum(at, |rank| rank.1),
-            counted_bytes: sum(at, |rank| rank.2),
-        })
-        .filter(|row| row.predicted_bytes + row.counted_bytes > 0)
-        .collect())
 }
 
 /// The report for people.
 pub(crate) fn text(report: &TopologyReport) -> String {
-    let mut table = Table::new(&["tp.cp.dp", "movement", "predicted bytes", "counted bytes"]);
-    for row in &report.exchanges {
-        let [tp, cp, dp] = row.topology;
-        table.row([
-            format!("{tp}.{cp}.{dp}"),
-            row.movement.to_string(),
-            thousands(row.predicted_bytes as usize),
-            thousands(row.counted_bytes as usize),
-        ]);
-    }
-    format!(
-        "a step of {} tokens on one rank: {:.3} s at width {}, {:.3} s at width 1 ({:+.1}%)\n\n\
-         a step of {MICRO_BATCHES} micro-batches, all ranks together (owner_rows depends on the tokens: at most)\n{}",
+    let percent = |cost: f64| format!("{:+.1}%", 100.0 * cost);
+    let width = Topology::WIDTH;
+    let mut text = format!(
+        "{} · {}\na step of {} tokens on one rank: {:.3} s at width {width}, {:.3} s at width 1\n\
+         width {width} costs {} (median of {} pairs; {} to {})\n",
+        report.processor,
+        report.device,
         thousands(report.tokens),
         report.canon_s,
-        Topology::WIDTH,
         report.native_s,
-        100.0 * report.cost,
-        table.text()
-    )
+        percent(report.cost),
+        report.pairs,
+        percent(report.cost_lowest),
+        percent(report.cost_highest),
+    );
+    for (kernels, width) in report.kernels.iter().flatten().zip([width, 1]) {
+        text.push_str(&format!("\nwidth {width}\n{}", kernels_text(kernels)));
+    }
+    text
 }

@@ -1,5 +1,6 @@
 //! `samebit chat`: talk to a model in the terminal.
 
+use crate::base::WithAdapter;
 use crate::commands::generate::PASS_TOKENS;
 use crate::commands::shared::Running;
 use crate::completion::{Decoding, complete};
@@ -12,7 +13,6 @@ use engine::{GenerateShape, Job};
 use rollout::Scheduler;
 use serde_json::{Map, Value, json};
 use std::io::{BufRead, IsTerminal};
-use std::path::PathBuf;
 
 /// Arguments of `samebit chat`.
 #[derive(clap::Args)]
@@ -22,9 +22,8 @@ pub(crate) struct Args {
     /// System message
     #[arg(long)]
     system: Option<String>,
-    /// PEFT adapter folder to talk to
-    #[arg(long)]
-    adapter: Option<PathBuf>,
+    #[command(flatten)]
+    adapter: WithAdapter,
     /// Tokens of the whole conversation
     #[arg(long, default_value_t = 2048)]
     context: usize,
@@ -46,8 +45,12 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let longest = model.checkpoint.config().max_position_embeddings;
     let context = args.context.min(longest);
     let shape = GenerateShape::full(1, context, PASS_TOKENS.min(context));
-    let setup =
-        Setup { adapter: args.adapter.as_deref(), memory: &args.running.memory, quiet: false };
+    let adapter = args.adapter.open(&model, false)?;
+    let setup = Setup {
+        adapter: adapter.as_ref().map(|(adapter, _)| adapter),
+        memory: &args.running.memory,
+        quiet: false,
+    };
     let mut engine =
         infer::engine(&model, &device, Job { generate: Some(shape), ..Job::default() }, &setup)?;
     let ends = model.stops(&tokenizer);

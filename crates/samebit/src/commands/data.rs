@@ -1,14 +1,16 @@
 //! `samebit data`: what training would see of the data.
 
 use crate::data_report::{self, DataReport};
-use crate::encoding;
 use crate::model::{self, Source};
 use crate::output;
-use crate::sample_view;
+use crate::sample_view::{self, SampleView};
+use crate::tuning::{self, Data};
+use ::data::{Dataset, Schedule};
 use anyhow::{Context, Result, bail};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use text::Tokenizer;
 use train::{Facts, Requested, Settings};
 
 /// Arguments of `samebit data`.
@@ -44,31 +46,45 @@ pub(crate) fn run(args: Args) -> Result<()> {
         .context("no model: give --model, or `model` in the settings file")?;
     let model = model::open(&reference, &args.source, args.json)?;
     let resolved = requested.resolve(&Facts::of(&model.checkpoint))?;
-    let encoded =
-        encoding::encode(&model, &resolved, &resolved.sources(), &args.source, args.json)?;
-    let dataset = &encoded.dataset;
-    let mut schedule = resolved.schedule(dataset)?;
+    let data = tuning::datasets(&model, &resolved, &args.source, args.json)?;
+    let mut schedule = resolved.schedule(&data.dataset)?;
     if let Some(path) = &args.manifest {
-        write_manifest(path, &mut schedule, dataset)?;
+        write_manifest(path, &mut schedule, &data.dataset)?;
     }
     let view = match args.show {
         None => None,
-        Some(number) => {
-            if !(1..=dataset.len()).contains(&number) {
-                bail!("--show {number}: there are {} samples, counted from 1", dataset.len());
-            }
-            Some(sample_view::view(dataset, number - 1, &mut schedule, &model.tokenizer()?)?)
-        }
+        Some(number) => Some(view(&data, number, &mut schedule, &model.tokenizer()?)?),
     };
-    let report = DataReport::new(&model, &resolved, encoded, &mut schedule, view);
+    let report = DataReport::new(&model, &resolved, data, &mut schedule, view);
     output::report(args.json, &report, data_report::text)
 }
 
-fn write_manifest(
-    path: &Path,
-    schedule: &mut data::Schedule,
-    dataset: &data::Dataset,
-) -> Result<()> {
+/// Sample `number`, from 1, of all that was encoded: one that is trained on, or one that is held out.
+fn view(
+    data: &Data,
+    number: usize,
+    schedule: &mut Schedule,
+    tokenizer: &Tokenizer,
+) -> Result<SampleView> {
+    let held_out = data.stay.as_ref().and(data.evaluation.as_ref());
+    let whole = data.dataset.len() + held_out.map_or(0, Dataset::len);
+    if !(1..=whole).contains(&number) {
+        bail!("--show {number}: there are {whole} samples, counted from 1");
+    }
+    let index = number - 1;
+    let place = data.stay.as_ref().map_or(Ok(index), |stay| stay.binary_search(&index));
+    match (place, held_out) {
+        // As many of those before it stay.
+        (Err(stay), Some(held_out)) => {
+            sample_view::view(held_out, index - stay, number, None, tokenizer)
+        }
+        (Ok(index) | Err(index), _) => {
+            sample_view::view(&data.dataset, index, number, Some(schedule), tokenizer)
+        }
+    }
+}
+
+fn write_manifest(path: &Path, schedule: &mut Schedule, dataset: &Dataset) -> Result<()> {
     let named = || path.display().to_string();
     let mut out = BufWriter::new(File::create(path).with_context(named)?);
     schedule.write_manifest(dataset, &mut out).with_context(named)?;

@@ -1,8 +1,10 @@
 //! `samebit diff`: what differs between two runs.
 
 use crate::output;
-use anyhow::Result;
-use record::{Difference, Pair};
+use crate::sealed::Sealed;
+use anyhow::{Result, bail};
+use record::{Difference, Pair, Record};
+use serde::Serialize;
 use std::path::PathBuf;
 
 /// Arguments of `samebit diff`.
@@ -12,14 +14,38 @@ pub(crate) struct Args {
     first: PathBuf,
     /// The second run's folder
     second: PathBuf,
+    /// Exit with 1 where a number or a tensor differs
+    #[arg(long)]
+    exit_code: bool,
     /// Machine-readable
     #[arg(long)]
     json: bool,
 }
 
+#[derive(Serialize)]
+struct Compared {
+    #[serde(flatten)]
+    found: Difference,
+    /// Whether every number and tensor that both runs have is the same.
+    same_bits: bool,
+    /// How the seals of the two came out.
+    seals: [Sealed; 2],
+}
+
 pub(crate) fn run(args: Args) -> Result<()> {
+    let runs = [&args.first, &args.second];
+    let seal = |run: &PathBuf| Sealed::of(run, &Record::read(run)?, None);
     let found = record::compare(&args.first, &args.second)?;
-    output::report(args.json, &found, text)
+    let same_bits = found.same_bits();
+    let compared = Compared { found, same_bits, seals: [seal(runs[0])?, seal(runs[1])?] };
+    output::report(args.json, &compared, |compared| text(&compared.found))?;
+    for (run, seal) in runs.into_iter().zip(&compared.seals) {
+        seal.intact(run)?;
+    }
+    if args.exit_code && !same_bits {
+        bail!("the runs have not the same bits");
+    }
+    Ok(())
 }
 
 fn text(found: &Difference) -> String {
@@ -40,6 +66,23 @@ fn text(found: &Difference) -> String {
         Some(at) => {
             format!("steps: step {} is the first that differs\n{}", at.step, lines(&at.fields))
         }
+    };
+    text += &match &found.first_differing_evaluation {
+        None if found.common_evaluations == 0 => String::new(),
+        None => format!(
+            "evaluations: the same numbers in all {} that both have\n",
+            found.common_evaluations
+        ),
+        Some(at) => format!(
+            "evaluations: that after step {} is the first that differs\n{}",
+            at.step,
+            lines(&at.fields)
+        ),
+    };
+    text += &match &found.differing_product_files[..] {
+        [] if found.product_files == 0 => String::new(),
+        [] => format!("products: the same bytes in all {} files of tensors\n", found.product_files),
+        files => format!("products: differ in {}\n", files.join(", ")),
     };
     text += &match &found.first_differing_tensors {
         None => format!("trained tensors: the same bytes in all {} states\n", found.common_states),

@@ -1,7 +1,6 @@
 //! `samebit export`: a model, or an adapter alone, as one GGUF file.
 
 use crate::base::{self, Base, OtherBase};
-use crate::infer;
 use crate::model::{self, Model, Source};
 use crate::output;
 use crate::progress;
@@ -106,7 +105,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         bail!("{} exists: choose another file, or remove it first", file.display());
     }
     let model = model::open(&args.model, &args.source, quiet)?;
-    let adapter = args.adapter.as_deref().map(infer::open_adapter).transpose()?;
+    let adapter = args.adapter.as_deref().map(base::open).transpose()?;
     let weights = Weights::new(&model.checkpoint, adapter.as_ref())?;
     let base = match &adapter {
         Some(adapter) => Some(base::identify(&model, adapter, &args.other, quiet)?),

@@ -1,5 +1,6 @@
 //! `samebit generate`: continue one prompt, or many at once.
 
+use crate::base::WithAdapter;
 use crate::commands::shared::Running;
 use crate::completion::{Decoding, Timed, complete};
 use crate::device::Device;
@@ -12,7 +13,6 @@ use engine::{Engine, GenerateShape, Job};
 use program::ops::PAGE;
 use rollout::{Completion, Event, Scheduler};
 use serde::Serialize;
-use std::path::PathBuf;
 use text::Tokenizer;
 
 /// Arguments of `samebit generate`.
@@ -32,9 +32,8 @@ pub(crate) struct Args {
     /// is short [default: room for all that run at once]
     #[arg(long)]
     cache_tokens: Option<usize>,
-    /// PEFT adapter folder to generate with
-    #[arg(long)]
-    adapter: Option<PathBuf>,
+    #[command(flatten)]
+    adapter: WithAdapter,
     #[command(flatten)]
     decoding: Decoding,
     /// Machine-readable report; JSON Lines, one a completion as it ends, with --prompts or --samples
@@ -88,8 +87,12 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let prompts = args.prompts.read(&model, &tokenizer)?;
     args.decoding.check()?;
     let shape = shape(&args, &model, &prompts)?;
-    let setup =
-        Setup { adapter: args.adapter.as_deref(), memory: &args.running.memory, quiet: args.json };
+    let adapter = args.adapter.open(&model, args.json)?;
+    let setup = Setup {
+        adapter: adapter.as_ref().map(|(adapter, _)| adapter),
+        memory: &args.running.memory,
+        quiet: args.json,
+    };
     let job = Job { generate: Some(shape), ..Job::default() };
     let mut engine = infer::engine(&model, &device, job, &setup)?;
     let ends = model.stops(&tokenizer);

@@ -2,7 +2,6 @@
 
 use crate::base::{self, Base, OtherBase};
 use crate::device::{Compute, Device};
-use crate::infer;
 use crate::merge_check::{self, Check};
 use crate::model::{self, Model, Source};
 use crate::output;
@@ -17,6 +16,7 @@ use serde::Serialize;
 use serde_json::json;
 use std::io::Write;
 use std::path::PathBuf;
+use train::Facts;
 
 /// Arguments of `samebit merge`.
 #[derive(clap::Args)]
@@ -87,7 +87,7 @@ const COMPANIONS: [&str; 7] = [
 pub(crate) fn run(args: Args) -> Result<()> {
     let quiet = args.quiet || args.json;
     let model = model::open(&args.model, &args.source, quiet)?;
-    let adapter = infer::open_adapter(&args.adapter)?;
+    let adapter = base::open(&args.adapter)?;
     let weights = Weights::new(&model.checkpoint, Some(&adapter))?;
     let base = base::identify(&model, &adapter, &args.other, quiet)?;
     let dtype = dtype(&model.checkpoint, args.dtype);
@@ -122,7 +122,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         let checkpoint = Checkpoint::open(staged.path())?;
         let merged = Model { checkpoint, identity: args.out.display().to_string() };
         let device = Device::new(&args.compute)?;
-        let check = merge_check::check(&model, &args.adapter, &merged, &device, quiet);
+        let check = merge_check::check(&model, &adapter, &merged, &device, quiet);
         Some(check.context("the merge was checked and is not kept (--no-check leaves this out)")?)
     };
     let files = staged.commit()?;
@@ -140,7 +140,8 @@ fn dtype(checkpoint: &Checkpoint, wanted: Option<MergedType>) -> Dtype {
     match wanted {
         Some(MergedType::Bf16) => Dtype::Bf16,
         Some(MergedType::F32) => Dtype::F32,
-        None if checkpoint.config().dtype == Dtype::Bf16 => Dtype::Bf16,
+        // As training takes it: by the tensors; a configuration may say bf16 of f32 weights.
+        None if Facts::of(checkpoint).stored_as_bf16 => Dtype::Bf16,
         None => Dtype::F32,
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod annotate;
 pub(crate) mod bench;
+pub(crate) mod bench_exchanges;
 pub(crate) mod bench_topology;
 pub(crate) mod cache;
 pub(crate) mod chat;

@@ -6,6 +6,7 @@ use crate::model::{self, Source};
 use crate::output;
 use crate::plan::{Request, plan, render};
 use crate::serving::Server;
+use crate::tuning;
 use anyhow::{Context, Result, bail};
 use formats::ModelConfig;
 use program::Topology;
@@ -22,7 +23,7 @@ pub(crate) struct Args {
     /// Plan the run of this settings file (TOML), as `train` would run it
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "model", "full", "rank", "alpha", "targets", "rslora", "micro_batch", "sequence", "accumulation", "weights",
-        "memory", "threads", "profile",
+        "memory", "threads", "profile", "tp", "cp", "dp", "width",
     ])]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -78,11 +79,9 @@ pub(crate) struct Args {
 const MOST: usize = 1 << 20;
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    let topology = Topology { tp: args.tp, cp: args.cp, dp: args.dp, width: args.width };
-    topology.check()?;
     let (model, planned) = match (&args.config, &args.model) {
-        (Some(file), _) => settings_of(file, &args, topology)?,
-        (None, Some(model)) => flags_of(model, &args, topology)?,
+        (Some(file), _) => settings_of(file, &args)?,
+        (None, Some(model)) => flags_of(model, &args)?,
         (None, None) => bail!("nothing to plan: give a model, or --config"),
     };
     let device = Device::new(&planned.compute)?;
@@ -109,7 +108,9 @@ struct Planned {
 }
 
 /// The run that flags describe.
-fn flags_of(model: &str, args: &Args, topology: Topology) -> Result<(Known, Planned)> {
+fn flags_of(model: &str, args: &Args) -> Result<(Known, Planned)> {
+    let topology = Topology { tp: args.tp, cp: args.cp, dp: args.dp, width: args.width };
+    topology.check()?;
     let (config, stored_as_bf16, identity) = model::config(model, &args.source, args.json)?;
     let counts = [
         ("--micro-batch", args.micro_batch),
@@ -133,6 +134,7 @@ fn flags_of(model: &str, args: &Args, topology: Topology) -> Result<(Known, Plan
         train: train.clone(),
         weights: shared::weights(args.memory.weights, stored_as_bf16, &train),
         topology,
+        score: None,
         micro_batch: args.micro_batch,
         sequence: args.sequence,
         exact: None,
@@ -146,7 +148,7 @@ fn flags_of(model: &str, args: &Args, topology: Topology) -> Result<(Known, Plan
 }
 
 /// The run that a settings file describes, resolved as `train` resolves it. Neither data nor a folder is needed.
-fn settings_of(file: &Path, args: &Args, topology: Topology) -> Result<(Known, Planned)> {
+fn settings_of(file: &Path, args: &Args) -> Result<(Known, Planned)> {
     let mut requested = Requested::read(Some(file), Settings::default())?;
     requested.settings.data.get_or_insert_default();
     requested.settings.out.get_or_insert_default();
@@ -163,7 +165,8 @@ fn settings_of(file: &Path, args: &Args, topology: Topology) -> Result<(Known, P
     let request = Request {
         train: options.train,
         weights: options.weights,
-        topology,
+        topology: resolved.topology(),
+        score: resolved.score_shape(),
         micro_batch: (shape.tokens / sequence).max(1),
         sequence,
         exact: Some(shape),
@@ -173,7 +176,7 @@ fn settings_of(file: &Path, args: &Args, topology: Topology) -> Result<(Known, P
         table: !args.no_table,
         server: args.serve_with,
     };
-    let compute =
-        Compute { threads: Some(resolved.threads.value), profile: resolved.profile.value };
+    let threads = tuning::threads_of_a_rank(&resolved);
+    let compute = Compute { threads: Some(threads), profile: resolved.profile.value };
     Ok((Known { config, identity }, Planned { request, compute }))
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Arguments of `samebit runs`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The folder that holds runs
+    /// The folder that holds runs; an index of them is kept in it (.samebit-runs.sqlite)
     #[arg(default_value = "runs")]
     root: PathBuf,
     /// Throw the index away and build it again from the folders
@@ -23,7 +23,7 @@ pub(crate) struct Args {
 /// Arguments of `samebit ps`.
 #[derive(clap::Args)]
 pub(crate) struct PsArgs {
-    /// The folder that holds runs
+    /// The folder that holds runs; an index of them is kept in it (.samebit-runs.sqlite)
     #[arg(default_value = "runs")]
     root: PathBuf,
     /// Machine-readable
@@ -67,8 +67,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         .map(|listed| Row { standing: standing(&args.root, &listed), listed })
         .collect();
     output::report(args.json, &rows, |rows| {
-        let mut table =
-            Table::left(&["run", "state", "steps", "loss", "sealed", "started", "model"]);
+        let mut table = Table::left(&["run", "state", "steps", "loss", "seal", "started", "model"]);
         for Row { listed, standing } in rows {
             let loss = listed.losses.map_or("-".into(), |(a, b)| format!("{a:.4} → {b:.4}"));
             table.row([
@@ -76,7 +75,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
                 standing.clone(),
                 format!("{}/{}", listed.step, listed.steps),
                 loss,
-                if listed.sealed { "yes".into() } else { "no".into() },
+                if listed.sealed { "not checked".into() } else { "none".into() },
                 listed.started.clone(),
                 listed.unreadable.clone().unwrap_or_else(|| listed.model.clone()),
             ]);

@@ -1,5 +1,6 @@
 //! `samebit score`: token log-probs and perplexity.
 
+use crate::base::{Base, WithAdapter};
 use crate::commands::shared::Running;
 use crate::device::Device;
 use crate::infer::{self, Setup};
@@ -19,9 +20,8 @@ use text::Tokenizer;
 pub(crate) struct Args {
     /// Model reference
     model: String,
-    /// PEFT adapter folder to score with
-    #[arg(long)]
-    adapter: Option<PathBuf>,
+    #[command(flatten)]
+    adapter: WithAdapter,
     #[command(flatten)]
     input: Input,
     /// Machine-readable report
@@ -50,6 +50,8 @@ struct Input {
 struct Score {
     model: String,
     device: String,
+    /// With an adapter: what it was trained on, and whether this is it.
+    base: Option<Base>,
     tokens: usize,
     scored: usize,
     /// exp(−mean log-prob).
@@ -77,8 +79,12 @@ pub(crate) fn run(args: Args) -> Result<()> {
         );
     }
     let job = Job { score: Some((ids.len(), 1)), ..Job::default() };
-    let setup =
-        Setup { adapter: args.adapter.as_deref(), memory: &args.running.memory, quiet: args.json };
+    let adapter = args.adapter.open(&model, args.json)?;
+    let setup = Setup {
+        adapter: adapter.as_ref().map(|(adapter, _)| adapter),
+        memory: &args.running.memory,
+        quiet: args.json,
+    };
     let mut engine = infer::engine(&model, &device, job, &setup)?;
     let batch = MicroBatch { sequences: vec![Sequence::next_tokens(&ids, &scored)] };
     let logp = engine.score(&batch)?;
@@ -93,6 +99,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let report = Score {
         model: model.identity.clone(),
         device: device.describe(),
+        base: adapter.map(|(_, base)| base),
         tokens: ids.len(),
         scored: count,
         perplexity: (-sum / count as f64).exp(),

@@ -61,6 +61,11 @@ pub(crate) struct Adapt {
 }
 
 impl Adapt {
+    /// Whether a flag names something of LoRA's.
+    pub(crate) fn names_lora(&self) -> bool {
+        self.rank.is_some() || self.alpha.is_some() || self.targets.is_some() || self.rslora
+    }
+
     /// Default LoRA rank.
     const RANK: usize = 16;
 

@@ -1,9 +1,10 @@
 //! `samebit show`: a run's record in words, with its seal verified.
 
 use crate::output::{self, Table, duration, thousands};
-use anyhow::{Result, bail};
+use crate::sealed::Sealed;
+use anyhow::{Context, Result};
 use program::ledger::Bytes;
-use record::{Annotation, Broken, Git, Record, Standing, Status, Verdict};
+use record::{Annotation, Git, Record, Standing, Status, Verdict};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -23,18 +24,6 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// How the seal came out.
-#[derive(Serialize)]
-#[serde(rename_all = "snake_case", tag = "seal")]
-enum Sealed {
-    /// There is none: the run is not finished, or was killed before it was sealed.
-    None,
-    /// Every byte is as it was sealed.
-    Intact { root: String, files: usize, signed_by: Option<String> },
-    /// It is not.
-    Broken { broken: Vec<Broken> },
-}
-
 #[derive(Serialize)]
 struct Shown {
     standing: String,
@@ -46,34 +35,15 @@ struct Shown {
 pub(crate) fn run(args: Args) -> Result<()> {
     let record = Record::read(&args.run)?;
     let signer = args.signer.as_deref().map(record::read_public_key).transpose()?;
-    let seal = match record::read_seal(&args.run)? {
-        None if signer.is_some() => {
-            Sealed::Broken { broken: vec![Broken::Signer("nobody: there is no seal".into())] }
-        }
-        None => Sealed::None,
-        Some(seal) => match seal.verify(&args.run, signer.as_ref())? {
-            broken if !broken.is_empty() => Sealed::Broken { broken },
-            _ => Sealed::Intact {
-                files: seal.files.len(),
-                root: seal.root,
-                signed_by: seal.signature.map(|signed| signed.public_key),
-            },
-        },
-    };
+    let seal = Sealed::of(&args.run, &record, signer.as_ref())?;
     if let Some(file) = &args.report {
-        let html = record::report::html(&args.run)?;
-        std::fs::write(file, html)?;
+        let html = record::report::html(&args.run, &record)?;
+        std::fs::write(file, html).with_context(|| format!("cannot write {}", file.display()))?;
     }
     let annotations = record::annotations(&args.run)?;
     let shown = Shown { standing: record.standing().to_string(), seal, annotations, record };
     output::report(args.json, &shown, text)?;
-    match shown.seal {
-        Sealed::Broken { broken } => {
-            let said: Vec<String> = broken.iter().map(ToString::to_string).collect();
-            bail!("the seal of {} is BROKEN: {}", args.run.display(), said.join("; "))
-        }
-        _ => Ok(()),
-    }
+    shown.seal.intact(&args.run)
 }
 
 fn text(shown: &Shown) -> String {
@@ -168,9 +138,15 @@ fn code(record: &Record) -> String {
             let commit = repository.commit.as_deref().unwrap_or("no commit");
             match &repository.patch {
                 None => format!("{commit}, clean, {} untracked", repository.untracked),
-                Some(patch) => {
+                Some(patch) if patch.is_kept() => {
                     format!("{commit} DIRTY: {} ({} files)", record::PATCH_FILE, patch.files.len())
                 }
+                Some(patch) => format!(
+                    "{commit} DIRTY: {} files; their patch of {} was too large to keep, BLAKE3 {}",
+                    patch.files.len(),
+                    Bytes(patch.bytes),
+                    patch.blake3
+                ),
             }
         }
     };
@@ -279,15 +255,32 @@ fn arithmetic(record: &Record) -> String {
 
 /// A note in a few lines.
 pub(crate) fn annotation(note: &Annotation) -> String {
-    let mut text = format!("\nnote of {} by {}\n", note.at, note.by);
+    let mut text = format!("\nnote of {} by {}\n", plain(&note.at), plain(&note.by));
     for falls in &note.falls {
-        text += &format!("  falls:    {falls}\n");
+        text += &format!("  falls:    {}\n", plain(falls));
     }
     for survives in &note.survives {
-        text += &format!("  survives: {survives}\n");
+        text += &format!("  survives: {}\n", plain(survives));
     }
     if !note.note.is_empty() {
-        text += &format!("  {}\n", note.note);
+        text += &format!("  {}\n", plain(&note.note));
     }
     text
+}
+
+/// What anybody may have written, without what would move the cursor or colour the terminal.
+fn plain(text: &str) -> String {
+    let said =
+        |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(said).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_cannot_steer_the_terminal() {
+        assert_eq!(plain("a\u{1b}[31mé\n\u{9b}"), "a\\u{1b}[31mé\\n\\u{9b}");
+    }
 }

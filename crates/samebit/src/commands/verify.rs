@@ -1,17 +1,18 @@
 //! `samebit verify`: the proof that topologies do not change a bit.
 
+use crate::base;
 use crate::commands::shared::Adapt;
-use crate::device::{Compute, Device};
+use crate::device::{self, Compute, Device};
 use crate::model::{self, Model, Source};
 use crate::output;
 use crate::progress;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use arena::Executor;
 use engine::{AdapterSource, Engine, EngineError, Sampling};
 use families::{BuildOptions, Train};
 use program::Topology;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use verify::{Cell, Pair, Rule, Settings, SmallModel, Verdict, Work};
 
 /// Arguments of `samebit verify`.
@@ -57,15 +58,19 @@ pub(crate) struct Args {
     /// Most candidates; 0 for all
     #[arg(long, default_value_t = 0)]
     top_k: usize,
+    /// Coefficient in the loss of the divergence from the reference model: with LoRA the base, else the model before the
+    /// first update; 0 for none
+    #[arg(long, default_value_t = 0.0)]
+    kl_coef: f64,
     /// Seed of rollouts and of adapters
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// All pairs of training TP × CP = 8 with rollout TP × CP up to 8, then data ranks and accumulation
     #[arg(long, conflicts_with_all = ["tp", "cp", "dp", "rollout_tp", "rollout_cp", "accumulation", "perturb"])]
     matrix: bool,
-    /// Folder of the matrix's runs and pages; a matrix that was stopped goes on there
-    #[arg(long, default_value = "verify", requires = "matrix")]
-    archive: PathBuf,
+    /// Folder of the matrix's runs and pages; a matrix that was stopped goes on there [default: verify]
+    #[arg(long)]
+    archive: Option<PathBuf>,
     /// Break a rule of the arithmetic in the verified run
     #[arg(long, hide = true, value_parser = rule)]
     perturb: Option<Rule>,
@@ -80,7 +85,7 @@ pub(crate) struct Args {
 
 fn rule(name: &str) -> Result<Rule, String> {
     Rule::of(name).ok_or_else(|| {
-        let names: Vec<&str> = Rule::ALL.into_iter().map(Rule::name).collect();
+        let names: Vec<&str> = Rule::all().map(Rule::name).collect();
         format!("no such rule; there are {}", names.join(", "))
     })
 }
@@ -102,7 +107,16 @@ struct Report {
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    // Each rank computes on one thread: there are as many ranks as a topology has.
+    if args.archive.is_some() && !args.matrix {
+        bail!(
+            "--archive is the folder of --matrix, and there is none: leave it out, or give --matrix"
+        );
+    }
+    if args.compute.threads.is_some() {
+        bail!(
+            "--threads is ignored by verify, where each rank computes on one thread: leave it out"
+        );
+    }
     let device = Device::new(&Compute { threads: Some(1), ..args.compute.clone() })?;
     device.executor()?;
     let executor = || -> Box<dyn Executor> {
@@ -111,9 +125,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let train = args.adapt.train()?;
     match &args.model {
         None => {
-            let train = if args.adapt.rank.is_none() { Train::Full } else { train };
+            let train = if args.adapt.names_lora() { train } else { Train::Full };
             let small = SmallModel::new(&train, Topology::WIDTH)?;
-            proceed(&args, &small.work(&executor))
+            proceed(&args, &small.work(&executor, arithmetic(&device)?))
         }
         Some(reference) => {
             let model = model::open(reference, &args.source, args.json)?;
@@ -122,9 +136,21 @@ pub(crate) fn run(args: Args) -> Result<()> {
             let load = |engine: &mut Engine<'_>| load(engine, &model, args.seed);
             let (prompts, stops) = questions(&model)?;
             let name = model.identity.clone();
-            proceed(&args, &Work { name, graph, load: &load, executor: &executor, prompts, stops })
+            let weights = base::fingerprint(&model, args.json)?;
+            let (executor, arithmetic) = (&executor, arithmetic(&device)?);
+            let load = &load;
+            proceed(
+                &args,
+                &Work { name, weights, arithmetic, graph, load, executor, prompts, stops },
+            )
         }
     }
+}
+
+/// What computes, as far as it may change a bit.
+fn arithmetic(device: &Device) -> Result<String> {
+    let profile = device::name(device.profile);
+    Ok(format!("{profile}, binary {}", record::Binary::current()?.blake3))
 }
 
 fn load(engine: &mut Engine<'_>, model: &Model, seed: u64) -> Result<(), EngineError> {
@@ -149,6 +175,7 @@ fn proceed(args: &Args, work: &Work<'_>) -> Result<()> {
         samples: args.samples,
         max_response: args.max_response_len,
         accumulation: args.accumulation,
+        kl_coef: args.kl_coef,
         sampling: Sampling {
             temperature: args.temperature,
             top_p: args.top_p,
@@ -167,6 +194,7 @@ fn one(args: &Args, work: &Work<'_>, settings: &Settings) -> Result<()> {
         train: topology(args.tp, args.cp, args.dp),
         rollout: topology(args.rollout_tp, args.rollout_cp, 1),
     };
+    device::check_available(&verify::planned(work, settings, pair)?)?;
     let (verdict, _) = verify::verify(work, settings, pair, args.perturb, None)?;
     let report = Report {
         model: work.name.clone(),
@@ -176,7 +204,10 @@ fn one(args: &Args, work: &Work<'_>, settings: &Settings) -> Result<()> {
         perturbed: args.perturb.map(Rule::name),
         verdict,
     };
-    output::report(args.json, &report, |report| text(&pair, report))?;
+    // Of processes the first one speaks for all.
+    if fabric::launched().is_none_or(|launched| launched.rank == 0) {
+        output::report(args.json, &report, |report| text(&pair, report))?;
+    }
     if !report.verdict.same {
         bail!("{} of the compared values differ", report.verdict.differences.len());
     }
@@ -218,22 +249,34 @@ fn text(pair: &Pair, report: &Report) -> String {
 const MOST_NAMED: usize = 8;
 
 fn matrix(args: &Args, work: &Work<'_>, settings: &Settings) -> Result<()> {
+    if let Some(launched) = fabric::launched() {
+        bail!(
+            "--matrix under a launcher of {} processes: its topologies have different numbers of ranks; start one \
+             process, whose ranks are threads",
+            launched.processes
+        );
+    }
     let cases = verify::cases(Topology::WIDTH);
+    for case in &cases {
+        let settings = Settings { accumulation: case.accumulation, ..*settings };
+        device::check_available(&verify::planned(work, &settings, case.pair)?)?;
+    }
     let bar = progress::count("verifying", cases.len() as u64, args.json);
     let mut told = |cell: &Cell, done: usize| {
         bar.set_position(done as u64);
         bar.set_message(cell.case.clone());
     };
-    let matrix = verify::matrix(work, settings, &cases, &args.archive, &mut told)?;
+    let archive = args.archive.as_deref().unwrap_or(Path::new("verify"));
+    let matrix = verify::matrix(work, settings, &cases, archive, &mut told)?;
     bar.finish_and_clear();
-    let json = serde_json::to_vec_pretty(&matrix)?;
+    let mut json = serde_json::to_vec_pretty(&matrix)?;
+    json.push(b'\n');
     for (name, bytes) in [
         ("matrix.json", json),
         ("matrix.md", verify::markdown(&matrix).into_bytes()),
         ("matrix.html", verify::html(&matrix).into_bytes()),
     ] {
-        let path = args.archive.join(name);
-        std::fs::write(&path, bytes).with_context(|| path.display().to_string())?;
+        record::durable::write(archive, name, &bytes)?;
     }
     output::report(args.json, &matrix, verify::markdown)?;
     if matrix.passing < matrix.total {
@@ -241,7 +284,7 @@ fn matrix(args: &Args, work: &Work<'_>, settings: &Settings) -> Result<()> {
             "{} of {} runs are not the same bits; see {}",
             matrix.total - matrix.passing,
             matrix.total,
-            args.archive.display()
+            archive.display()
         );
     }
     Ok(())

@@ -20,6 +20,8 @@ pub(crate) struct Request {
     pub(crate) train: Train,
     pub(crate) weights: DType,
     pub(crate) topology: Topology,
+    /// Tokens and sequences of an evaluation's micro-batch, where there is one.
+    pub(crate) score: Option<(usize, usize)>,
     /// Sequences in a logical micro-batch, and tokens of each.
     pub(crate) micro_batch: usize,
     pub(crate) sequence: usize,
@@ -144,6 +146,7 @@ pub(crate) fn plan(
             keep: Keep::uniform(Level::All),
             coef_known: true,
         }),
+        score: request.score,
         ..Job::default()
     };
     let workspace = device.workspace();

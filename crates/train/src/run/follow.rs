@@ -4,6 +4,7 @@ use engine::EngineError;
 
 use super::Run;
 use crate::batch::StepBatches;
+use crate::contents;
 use crate::error::{TrainError, of_ranks};
 use crate::evaluation::{Evaluations, evaluate};
 use crate::lr::LearningRate;
@@ -16,7 +17,7 @@ use crate::run_folder;
 pub(super) enum Action {
     /// The run is over.
     End,
-    /// First values of adapters and moments.
+    /// First values of adapters and moments; with a hash of what every rank must have alike.
     Initialise,
     /// The state after a number of steps, from its checkpoint.
     Load,
@@ -58,6 +59,9 @@ impl Run<'_, '_> {
             let number = number as usize;
             match Action::ALL.get(usize::from(action)) {
                 Some(Action::End) => return Ok(()),
+                Some(Action::Initialise) if number as u64 != contents::of_every_rank(self) => {
+                    return Err(TrainError::OtherRun);
+                }
                 Some(Action::Initialise) => self.initialise()?,
                 Some(Action::Load) => {
                     let checkpoint = run_folder::at(&self.resolved.out.value, number);

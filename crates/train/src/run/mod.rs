@@ -136,8 +136,7 @@ impl Run<'_, '_> {
             Ok(End::Stopped { step, .. }) => Status::Stopped { step: *step },
             Err(error) => error.status(),
         };
-        let key = self.surroundings.signing_key.as_deref();
-        let concluded = recorder.conclude(contents::kernels(self.engine), status, key);
+        let concluded = recorder.conclude(contents::kernels(self.engine), status);
         // What went wrong first is what is told.
         let end = end?;
         concluded?;
@@ -155,7 +154,7 @@ impl Run<'_, '_> {
         done: usize,
         observer: &mut dyn Observer,
     ) -> Result<End, TrainError> {
-        self.announce(Action::Initialise, 0)?;
+        self.announce(Action::Initialise, contents::of_every_rank(self))?;
         self.initialise()?;
         Space::of(self.engine).check(folder, self.resolved.keep_checkpoints.value)?;
         let mut evaluations = Evaluations::default();

@@ -95,6 +95,7 @@ impl Run<'_, '_> {
     /// Gates over trained tensors: after the first step, at each checkpoint and at the end.
     fn gate(&self, recorder: &mut Recorder, step: usize) -> Result<(), TrainError> {
         recorder.gate(gates::gradients(self.engine).map_err(of_ranks)?.at(step))?;
+        recorder.gate(gates::finite(self.engine).map_err(of_ranks)?.at(step))?;
         recorder.gate(gates::adapters(self.engine).map_err(of_ranks)?.at(step))
     }
 

@@ -4,7 +4,9 @@ use std::fs::{self, File, TryLockError};
 use std::path::Path;
 
 use record::durable::{self, WRITING};
-use record::{Change, Identity, LOCK_FILE, PATCH_FILE, RECORD_FILE, Reserve, SETTINGS};
+use record::{
+    Broken, Change, Identity, LOCK_FILE, PATCH_FILE, RECORD_FILE, Record, Reserve, SETTINGS, Status,
+};
 
 use super::error::{RunError, io};
 
@@ -74,14 +76,16 @@ pub(crate) fn lock(folder: &Path) -> Result<File, RunError> {
     }
 }
 
-/// What changed since a run began; an error for a change that is not allowed, and for an allowance that no run knows.
+/// What changed since a run began, and in its files since it was stopped or failed; an error for a change that is not
+/// allowed, and for an allowance that no run knows.
 pub(crate) fn verify(
     folder: &Path,
-    was: &Identity,
+    was: &Record,
     now: &Identity,
     allowed: &[String],
 ) -> Result<Vec<Change>, RunError> {
-    let mut known: Vec<&str> = was.keys().chain(now.keys()).chain([SETTINGS]).collect();
+    let seal = [SETTINGS, SEAL];
+    let mut known: Vec<&str> = was.identity.keys().chain(now.keys()).chain(seal).collect();
     known.sort_unstable();
     known.dedup();
     if let Some(unknown) = allowed.iter().find(|key| !known.contains(&key.as_str())) {
@@ -91,11 +95,33 @@ pub(crate) fn verify(
             known: known.join(", "),
         });
     }
-    let changes = was.changes(now);
+    let mut changes = was.identity.changes(now);
+    changes.extend(altered(folder, &was.status)?);
     let refused: Vec<Change> =
         changes.iter().filter(|change| !change.allowed_by(allowed)).cloned().collect();
     if refused.is_empty() {
         return Ok(changes);
     }
     Err(RunError::Changed { path: folder.to_owned(), changes: refused })
+}
+
+/// What a change of a run's files is called.
+const SEAL: &str = "seal";
+
+/// What a broken seal says of a run that is to go on. One that was killed has none.
+fn altered(folder: &Path, status: &Status) -> Result<Option<Change>, RunError> {
+    if !matches!(status, Status::Stopped { .. } | Status::Failed { .. }) {
+        return Ok(None);
+    }
+    let broken = match record::read_seal(folder)? {
+        Some(seal) => seal.verify(folder, None)?,
+        None if status.is_sealed() => vec![Broken::NoSeal],
+        None => Vec::new(),
+    };
+    if broken.is_empty() {
+        return Ok(None);
+    }
+    let said: Vec<String> = broken.iter().map(Broken::to_string).collect();
+    let is = format!("broken: {}", said.join(", "));
+    Ok(Some(Change { key: SEAL.into(), setting: false, was: "intact".into(), is }))
 }

@@ -34,6 +34,8 @@ pub(crate) struct Fixture {
     pub(crate) checkpoint: Checkpoint,
     pub(crate) dataset: Dataset,
     pub(crate) evaluation: Option<Dataset>,
+    /// What ranks beside the first read, where it is something else.
+    pub(crate) elsewhere: Option<Dataset>,
 }
 
 /// What the tests run in.
@@ -56,7 +58,7 @@ impl Fixture {
         let folder = tempfile::tempdir().unwrap();
         let checkpoint = Checkpoint::open(&model_folder(model)).unwrap();
         let dataset = encode(folder.path(), lines, checkpoint.config().vocab_size);
-        Fixture { folder, checkpoint, dataset, evaluation: None }
+        Fixture { folder, checkpoint, dataset, evaluation: None, elsewhere: None }
     }
 
     pub(crate) fn out(&self, name: &str) -> PathBuf {
@@ -154,7 +156,11 @@ impl Fixture {
             let mut run = Run {
                 engine: &mut engine,
                 checkpoint: &self.checkpoint,
-                dataset: &self.dataset,
+                dataset: self
+                    .elsewhere
+                    .as_ref()
+                    .filter(|_| seat.index() > 0)
+                    .unwrap_or(&self.dataset),
                 evaluation: self.evaluation.as_ref(),
                 requested: &requested,
                 resolved: &resolved,
@@ -247,6 +253,14 @@ impl Observer for Watch {
     fn saved(&mut self, checkpoint: &Path) {
         self.saved.push(checkpoint.to_owned());
     }
+}
+
+/// Makes of a run that ended what a kill leaves of it: a record that says that it runs, and no seal.
+pub(crate) fn as_killed(folder: &Path) {
+    let mut record = record::Record::read(folder).unwrap();
+    record.status = record::Status::Running;
+    record.write(folder).unwrap();
+    record::unseal(folder).unwrap();
 }
 
 /// Every file under a folder with its bytes, by path from it.
