@@ -174,7 +174,9 @@ impl RlError {
             RlError::Reward(RewardError::Ungraded { step, prompt, .. }) => {
                 (Some(*step), vec![prompt.clone()])
             }
-            RlError::Reward(RewardError::NoneGraded { step, .. })
+            RlError::Reward(
+                RewardError::NoneGraded { step, .. } | RewardError::Outage { step, .. },
+            )
             | RlError::Rollout { step, .. }
             | RlError::Engine { step, .. }
             | RlError::Differs { step, .. }

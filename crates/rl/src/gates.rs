@@ -85,7 +85,9 @@ pub(crate) fn of_error(error: &RlError) -> Option<Gate> {
         RlError::Ratio { step, .. } => (RATIO, *step, DEFECT),
         RlError::NothingTaught { steps, .. } => (TAUGHT, *steps, NOT_TAUGHT),
         RlError::Reward(
-            RewardError::Ungraded { step, .. } | RewardError::NoneGraded { step, .. },
+            RewardError::Ungraded { step, .. }
+            | RewardError::NoneGraded { step, .. }
+            | RewardError::Outage { step, .. },
         ) => (GRADED, *step, NOT_GRADED),
         RlError::Sync { step, .. } => (SYNCED, *step, NOT_SYNCED),
         _ => return None,

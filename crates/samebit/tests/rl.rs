@@ -203,9 +203,11 @@ fn what_changed_since_is_named_and_not_resumed() {
     let more = format!("eval = [{:?}]\neval_every = 2\n", bench.arg("eval.jsonl"));
     run(&grpo(&bench, "run", &more), &[]).report();
     let record = bench.path("run/record.json");
-    let mut stopped: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
-    stopped["status"] = json!({"state": "stopped", "step": 2});
-    fs::write(&record, stopped.to_string()).unwrap();
+    // As if it had been killed before its end.
+    let mut killed: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+    killed["status"] = json!({"state": "running"});
+    fs::write(&record, killed.to_string()).unwrap();
+    fs::remove_file(bench.path("run/seal.json")).unwrap();
     let other = grpo(&bench, "run", &format!("{more}clip_low = 0.3\n"));
     run(&other, &["--resume"]).refused(&["cannot be resumed", "`clip_low` was 0.2 and is 0.3"]);
     let config = grpo(&bench, "run", &more);

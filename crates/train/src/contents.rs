@@ -156,15 +156,15 @@ pub(crate) fn of_every_rank(run: &Run<'_, '_>) -> u64 {
             hasher.update(part.as_bytes());
         }
     };
-    let resolved = object(run.resolved);
-    for setting in settings(&run.requested.settings, &run.requested.sources, resolved) {
+    let (asked, sources) = (&run.requested.settings, &run.requested.sources);
+    for setting in settings(asked, sources, object(run.resolved)) {
         if !FREE.contains(&setting.key.as_str()) {
             put(&setting.key, &setting.resolved.to_string());
         }
     }
     put("data", &run.dataset.identity());
     if let Some(held_out) = run.evaluation {
-        put("evaluation data", &held_out.identity());
+        put("evaluation_data", &held_out.identity());
     }
     put("binary", &run.surroundings.binary.blake3);
     let mut bits = [0; 8];

@@ -70,7 +70,8 @@ impl Run<'_, '_> {
         }
         self.engines.served(|trainer| {
             let Some(kept) = kept else { return Ok(()) };
-            for gate in [of_tensors::gradients(trainer), of_tensors::adapters(trainer)] {
+            for gate in [of_tensors::gradients, of_tensors::finite, of_tensors::adapters] {
+                let gate = gate(trainer);
                 kept.recorder.gate(gate.map_err(RlError::served)?.at(step))?;
             }
             Ok(())

@@ -113,6 +113,10 @@ impl Run<'_, '_> {
         let saved = self.engines.served(|trainer| {
             let Some(Kept { recorder, files: Some(files), .. }) = kept else { return Ok(None) };
             let step = progress.step;
+            if step == 0 || train::checkpoint_at(self.folder(), step).is_dir() {
+                // A step that was not applied leaves the state of the one before, which may be saved already.
+                return Ok(None);
+            }
             if progress.updates > 0 {
                 recorder
                     .gate(train::gates::adapters(trainer).map_err(RlError::served)?.at(step))?;

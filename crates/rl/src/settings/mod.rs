@@ -219,6 +219,8 @@ mod tests {
         ] {
             let error = resolve(text).unwrap_err();
             assert!(matches!(error, SettingsError::Ignored { .. }), "{text}: {error}");
+            let key = text.lines().last().and_then(|line| line.split(" = ").next()).unwrap();
+            assert!(error.to_string().contains(&format!("`{key}`")), "{text}: {error}");
         }
     }
 

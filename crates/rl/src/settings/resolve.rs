@@ -83,6 +83,19 @@ const GRPO_KEYS: [&str; 29] = [
     "rollout_tp",
     "rollout_cp",
 ];
+/// Keys of training that no run of this kind reads.
+const OTHER_KEYS: [&str; 10] = [
+    "epochs",
+    "accumulation",
+    "too_long",
+    "order",
+    "encode_cache",
+    "encode_cache_limit",
+    "save_every_minutes",
+    "eval_fraction",
+    "patience",
+    "loss_limit",
+];
 const DPO_KEYS: [&str; 2] = ["beta", "pairs"];
 const SHARED_KEYS: [&str; 2] = ["method", "raw"];
 
@@ -393,10 +406,9 @@ fn refuse_ignored(
 }
 
 fn ignored(requested: &Requested<RlSettings>, key: &str, mode: &'static str) -> SettingsError {
-    let all = GRPO_KEYS.into_iter().chain(DPO_KEYS);
-    // A key of training has no name of its own here.
-    let name = all.into_iter().find(|k| *k == key).unwrap_or("a key of `samebit train`");
-    SettingsError::Ignored { key: name, from: format!("{key}, {}", requested.from(key)), mode }
+    let mut all = GRPO_KEYS.into_iter().chain(DPO_KEYS).chain(OTHER_KEYS);
+    let name = all.find(|k| *k == key).unwrap_or("a key of `samebit train`");
+    SettingsError::Ignored { key: name, from: requested.from(key), mode }
 }
 
 fn grpo(requested: &Requested<RlSettings>, train: &train::Resolved) -> Result<Grpo, SettingsError> {
@@ -452,6 +464,18 @@ fn grpo(requested: &Requested<RlSettings>, train: &train::Resolved) -> Result<Gr
     Ok(resolved)
 }
 
+fn kind_name(kind: RewardKind) -> &'static str {
+    match kind {
+        RewardKind::Numeric => "reward = numeric",
+        RewardKind::Exact => "reward = exact",
+        RewardKind::Regex => "reward = regex",
+        RewardKind::JsonSchema => "reward = json-schema",
+        RewardKind::Gsm8k => "reward = gsm8k",
+        RewardKind::Program => "reward = program",
+        RewardKind::Http => "reward = http",
+    }
+}
+
 fn reward(r: &Requested<RlSettings>) -> Result<Chosen<Reward>, SettingsError> {
     let s = &r.settings;
     let kind = r.require("reward", s.reward)?;
@@ -466,7 +490,7 @@ fn reward(r: &Requested<RlSettings>) -> Result<Chosen<Reward>, SettingsError> {
         ["reward_pattern", "reward_schema", "reward_program", "reward_url", "reward_timeout_s"];
     for key in KEYS {
         if r.sources.contains_key(key) && !takes(kind.value).contains(&key) {
-            return Err(ignored(r, key, "this reward"));
+            return Err(ignored(r, key, kind_name(kind.value)));
         }
     }
     let limit_s = s.reward_timeout_s.unwrap_or(REWARD_TIMEOUT_S);
