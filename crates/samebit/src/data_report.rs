@@ -21,6 +21,8 @@ pub(crate) struct DataReport {
     too_long: train::TooLongPolicy,
     file_bytes: usize,
     cache: CacheOutcome,
+    /// Which code turned text into ids; null where the cache had them.
+    encoder: Option<String>,
     report: Report,
     lengths: Vec<Bin>,
     supervised: Vec<Bin>,
@@ -41,7 +43,7 @@ impl DataReport {
         schedule: &mut Schedule,
         sample: Option<SampleView>,
     ) -> DataReport {
-        let EncodedData { dataset, cache, bytes } = encoded;
+        let EncodedData { dataset, cache, bytes, way } = encoded;
         DataReport {
             model: model.identity.clone(),
             identity: dataset.identity(),
@@ -49,6 +51,7 @@ impl DataReport {
             too_long: resolved.too_long.value,
             file_bytes: bytes,
             cache,
+            encoder: way,
             report: dataset.report().clone(),
             lengths: histogram(dataset.lengths()),
             supervised: histogram(supervised(&dataset)),
@@ -79,12 +82,14 @@ pub(crate) fn text(report: &DataReport) -> String {
 }
 
 fn head(report: &DataReport) -> String {
+    let encoder = report.encoder.iter().map(|way| format!(" · by {way}"));
     format!(
-        "{}\ndata {} · order {}\n{}\n",
+        "{}\ndata {} · order {}\n{}{}\n",
         report.model,
         &report.identity[..16],
         &report.order_identity[..16],
-        cache(&report.cache, report.file_bytes)
+        cache(&report.cache, report.file_bytes),
+        encoder.collect::<String>()
     )
 }
 

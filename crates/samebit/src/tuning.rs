@@ -95,7 +95,7 @@ struct Data {
 }
 
 fn datasets(model: &Model, resolved: &Resolved, source: &Source, quiet: bool) -> Result<Data> {
-    let EncodedData { dataset: whole, cache, bytes } =
+    let EncodedData { dataset: whole, cache, bytes, .. } =
         encoding::encode(model, resolved, &resolved.sources(), source, quiet)?;
     let (dataset, evaluation) = if let Some(files) = &resolved.eval {
         let files = data::Source::of_files(&files.value);
