@@ -10,7 +10,8 @@ use serde_json::{Map, Value};
 use crate::error::{DataError, Origin, SampleError};
 use crate::lines::{SAMPLES_LIMIT, lines};
 use crate::parquet_rows;
-use crate::sample::{Content, Sample, from_line, from_object};
+use crate::prompt::PromptRow;
+use crate::sample::{Content, Sample, from_object, object_of};
 use crate::source::{self, Source};
 
 /// How a file is stored.
@@ -67,6 +68,23 @@ impl Corpus {
     pub fn samples(&self) -> Result<Vec<Sample>, DataError> {
         let rows = self.rows(SAMPLES_LIMIT)?;
         (0..rows.len()).map(|index| rows.sample(index)).collect()
+    }
+
+    /// Parses every row as a prompt, in order.
+    ///
+    /// # Errors
+    /// [`DataError`]: a table, or the first row that is wrong, by file and line.
+    pub fn prompts(&self) -> Result<Vec<PromptRow>, DataError> {
+        if let Some(table) = self.files.iter().find(|file| file.format == Format::Parquet) {
+            return Err(DataError::PromptTable { path: table.path.to_path_buf() });
+        }
+        let rows = self.rows(SAMPLES_LIMIT)?;
+        let row = |index| {
+            let origin = rows.origin(index);
+            let object = rows.object(index).map_err(|error| error.at(&origin))?;
+            PromptRow::of(origin, object)
+        };
+        (0..rows.len()).map(row).collect()
     }
 
     /// Finds the rows, each to be parsed by whoever takes it.
@@ -189,10 +207,15 @@ impl Rows<'_> {
 
     /// What a row holds, and its `id`, as JSON, where that is a string or an integer.
     pub(crate) fn parse(&self, index: usize) -> Result<(Content, Option<String>), SampleError> {
+        from_object(self.object(index)?)
+    }
+
+    /// The object that a row is.
+    fn object(&self, index: usize) -> Result<Map<String, Value>, SampleError> {
         let (file, row) = self.place(index);
         match &self.files[file] {
-            (file, FileRows::Lines(lines)) => from_line(&file.bytes[lines[row].clone()]),
-            (_, FileRows::Objects(objects)) => from_object(objects[row].clone()),
+            (file, FileRows::Lines(lines)) => object_of(&file.bytes[lines[row].clone()]),
+            (_, FileRows::Objects(objects)) => Ok(objects[row].clone()),
         }
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use text::{MaskError, TokenizerError};
+use text::{MaskError, TemplateError, TokenizerError};
 
 /// Where a sample comes from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -74,6 +74,12 @@ pub enum DataError {
     /// A file whose name says Parquet and whose bytes do not.
     #[error("{} does not begin as Parquet files do (PAR1); is it another format?", path.display())]
     NotParquet {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Prompts in a table.
+    #[error("{}: prompts are read from JSON Lines; convert the table (one JSON object a row)", path.display())]
+    PromptTable {
         /// The file.
         path: PathBuf,
     },
@@ -284,6 +290,31 @@ pub enum SampleError {
         /// The sample's shape.
         shape: &'static str,
     },
+    /// An object that asks nothing, or two things.
+    #[error(
+        "a prompt is a text `prompt` or a list `messages`, and not both (the object has: {keys})"
+    )]
+    NoPrompt {
+        /// The keys there are.
+        keys: String,
+    },
+    /// A conversation without messages.
+    #[error("`messages` is empty: there is nothing to go on from")]
+    NoMessages,
+    /// A conversation that the model is to go on with and that has its answer in it.
+    #[error(
+        "the last message is the assistant's, so the answer is part of the prompt: leave it out (is this training data?)"
+    )]
+    Answered,
+    /// Messages where prompts are to be given as they are.
+    #[error("`messages` need the chat template: leave `raw` out, or give a text `prompt`")]
+    RawMessages,
+    /// A prompt that the tokenizer makes nothing of.
+    #[error("the prompt has no tokens")]
+    EmptyPrompt,
+    /// The chat template refuses the messages.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
     /// The conversation could not be rendered or masked.
     #[error(transparent)]
     Mask(#[from] MaskError),
@@ -331,7 +362,8 @@ pub enum SampleError {
 }
 
 impl SampleError {
-    pub(crate) fn at(self, origin: &Origin) -> DataError {
+    /// The error with the line that it is of.
+    pub fn at(self, origin: &Origin) -> DataError {
         DataError::Sample { origin: origin.clone(), source: self }
     }
 }

@@ -5,6 +5,8 @@
 //! of these is a function of its input alone, so a run can be resumed at any step and repeated to the bit. Errors name
 //! the file and the line. An [`EncodeCache`] keeps data sets by what they mean, and [`CacheOutcome`] says what it did.
 //!
+//! Prompts, which a model is to go on from, are read by the same rules: [`Corpus::prompts`], [`PromptEncoder`].
+//!
 //! Lengths are in tokens, lines are counted from 1, epochs and steps from 0.
 
 mod alternatives;
@@ -19,6 +21,7 @@ mod manifest;
 mod order;
 mod pack;
 mod parquet_rows;
+mod prompt;
 mod report;
 mod sample;
 mod schedule;
@@ -39,6 +42,7 @@ pub use histogram::{Bin, histogram};
 pub use lines::{LINE_BYTES_LIMIT, SAMPLES_LIMIT};
 pub use order::{Arrangement, epoch_order};
 pub use pack::{PACK_WINDOW, Packing, pack};
+pub use prompt::{Asked, PromptEncoder, PromptRow};
 pub use report::{Counts, PackReport, Report, Shapes, SourceReport};
 pub use sample::{Content, Sample, Shape, read};
 pub use schedule::{EPOCHS_LIMIT, Extent, Schedule, Step};

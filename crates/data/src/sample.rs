@@ -81,11 +81,16 @@ impl Content {
 
 /// What a line holds, and its `id`.
 pub(crate) fn from_line(line: &[u8]) -> Result<(Content, Option<String>), SampleError> {
+    from_object(object_of(line)?)
+}
+
+/// The object that a line is.
+pub(crate) fn object_of(line: &[u8]) -> Result<Map<String, Value>, SampleError> {
     let text = std::str::from_utf8(line)
         .map_err(|error| SampleError::NotUtf8 { byte: error.valid_up_to() })?;
     let value = serde_json::from_str(text).map_err(|source| SampleError::Json { source })?;
     match value {
-        Value::Object(object) => from_object(object),
+        Value::Object(object) => Ok(object),
         other => Err(SampleError::NotAnObject { found: kind(&other) }),
     }
 }
@@ -140,7 +145,7 @@ fn one_shape(object: &Map<String, Value>) -> Result<(), SampleError> {
     Ok(())
 }
 
-fn check_messages(value: Value) -> Result<Vec<Value>, SampleError> {
+pub(crate) fn check_messages(value: Value) -> Result<Vec<Value>, SampleError> {
     let Value::Array(messages) = value else {
         return Err(wrong_type("messages", "a list of messages", &value));
     };
@@ -190,7 +195,7 @@ fn string(object: &mut Map<String, Value>, key: &str) -> Result<String, SampleEr
     }
 }
 
-fn wrong_type(key: &str, needed: &'static str, found: &Value) -> SampleError {
+pub(crate) fn wrong_type(key: &str, needed: &'static str, found: &Value) -> SampleError {
     SampleError::WrongType { key: key.to_owned(), needed, found: kind(found) }
 }
 

@@ -37,6 +37,6 @@ pub use optimizer::{Hyper, UpdateReport};
 pub use phases::{Phase, PhaseLedger, Phases};
 pub use profile::{KernelRow, Profile};
 pub use run::Engine;
-pub use sampling::{Choice, Sampler, Sampling, SamplingError};
+pub use sampling::{Choice, LEAST_TEMPERATURE, Sampler, Sampling, SamplingError};
 pub use step::TokenMeasures;
 pub use whole::{MOST_ACTIONS, Part};

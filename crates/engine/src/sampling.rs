@@ -7,10 +7,13 @@ use canon::random::{Numbers, Purpose};
 use std::collections::HashSet;
 use std::ops::Range;
 
+/// The lowest temperature of a draw. Far below it logits leave the range of f32; at it a draw has long been greedy.
+pub const LEAST_TEMPERATURE: f32 = 1e-6;
+
 /// How to choose a token. The default is greedy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// 0 is greedy.
+    /// 0 is greedy; otherwise at least [`LEAST_TEMPERATURE`].
     pub temperature: f32,
     /// Most candidates; 0 for all.
     pub top_k: usize,
@@ -91,7 +94,12 @@ impl Sampler {
     /// A setting out of its range.
     pub fn new(settings: Sampling, id: u64) -> Result<Self, SamplingError> {
         let checks = [
-            ("temperature", settings.temperature, settings.temperature >= 0.0, "0 or more"),
+            (
+                "temperature",
+                settings.temperature,
+                settings.temperature == 0.0 || settings.temperature >= LEAST_TEMPERATURE,
+                "0, which is greedy, or at least 1e-6",
+            ),
             (
                 "top_p",
                 settings.top_p,
@@ -124,7 +132,9 @@ impl Sampler {
     ///
     /// Logits are multiplied by 1 / temperature; candidates are ordered by (logit descending, id ascending); top-k,
     /// then min-p, then top-p keep a prefix of that order, the last by prefix sums of `e^(logit - best)` in f64; the
-    /// draw is the first candidate whose prefix sum is above `u` times the kept sum.
+    /// draw is the first candidate whose prefix sum is above `u` times the kept sum. (Where nothing is dropped that sum is
+    /// the tiles' and may be above every prefix sum in its last bits; where none is above its share, the share of
+    /// the last prefix sum counts.)
     ///
     /// # Errors
     /// Logits that are not finite.
@@ -160,9 +170,7 @@ impl Sampler {
         if logits.is_empty() {
             return Err(SamplingError::NoLogits);
         }
-        if let Some(token) = logits.iter().position(|l| !l.is_finite()) {
-            return Err(SamplingError::NonFinite { token, value: logits[token] });
-        }
+        all_finite(logits)?;
         let (penalty, scale) = (self.settings.repetition_penalty, scale(self.settings.temperature));
         let mut scaled = logits.to_vec();
         if penalty != 1.0 {
@@ -173,6 +181,7 @@ impl Sampler {
             }
         }
         scaled.iter_mut().for_each(|logit| *logit *= scale);
+        all_finite(&scaled)?;
         Ok(Candidates::new(scaled))
     }
 
@@ -207,9 +216,26 @@ impl Sampler {
             let reach = f64::from(settings.top_p) * total;
             (count, total) = prefix(candidates, count, |sum| sum >= reach);
         }
-        let target = f64::from(self.numbers.uniform(position)) * total;
-        let (upto, _) = prefix(candidates, count, |sum| target < sum);
-        (upto - 1, count)
+        let place = place_of(candidates, count, f64::from(self.numbers.uniform(position)), total);
+        (place, count)
+    }
+}
+
+/// The place of the candidate that `u` in [0, 1) draws from the first `count`, whose weights sum to about `total`.
+fn place_of(candidates: &mut Candidates, count: usize, u: f64, total: f64) -> usize {
+    let target = u * total;
+    let (mut upto, sum) = prefix(candidates, count, |sum| target < sum);
+    if target >= sum {
+        (upto, _) = prefix(candidates, count, |before| u * sum < before);
+    }
+    upto - 1
+}
+
+/// Refuses logits that are not all numbers.
+fn all_finite(logits: &[f32]) -> Result<(), SamplingError> {
+    match logits.iter().position(|logit| !logit.is_finite()) {
+        None => Ok(()),
+        Some(token) => Err(SamplingError::NonFinite { token, value: logits[token] }),
     }
 }
 
@@ -319,6 +345,19 @@ mod tests {
         assert!((choice.logp - 0.5f32.ln()).abs() < 1e-6);
     }
 
+    /// A total that is a little above the sum in order must not make the last candidate, of no weight, the drawn one.
+    #[test]
+    fn a_draw_at_the_very_end_is_of_a_candidate_with_weight() {
+        let mut logits = vec![-60.0; 300];
+        logits[..2].copy_from_slice(&[1.0, 0.0]);
+        let mut candidates = Candidates::new(logits);
+        let (_, sum) = prefix(&mut candidates, 300, |_| false);
+        let u = 1.0 - f64::from(f32::EPSILON) / 2.0;
+        assert_eq!(place_of(&mut candidates, 300, u, sum), 1);
+        assert_eq!(place_of(&mut candidates, 300, u, sum * (1.0 + 1e-7)), 1);
+        assert_eq!(place_of(&mut candidates, 300, 0.0, sum), 0);
+    }
+
     #[test]
     fn a_repeated_token_is_penalised() {
         let mut sampler = sampler(Sampling { repetition_penalty: 2.0, ..Sampling::default() });
@@ -333,6 +372,7 @@ mod tests {
         let bad = [
             Sampling { temperature: -1.0, ..Sampling::default() },
             Sampling { temperature: f32::NAN, ..Sampling::default() },
+            Sampling { temperature: 1e-38, ..Sampling::default() },
             Sampling { top_p: 0.0, ..Sampling::default() },
             Sampling { min_p: 1.0, ..Sampling::default() },
             Sampling { repetition_penalty: 0.0, ..Sampling::default() },
@@ -340,6 +380,13 @@ mod tests {
         for settings in bad {
             assert!(matches!(Sampler::new(settings, 0), Err(SamplingError::Setting { .. })));
         }
+        let coldest = Sampling { temperature: LEAST_TEMPERATURE, ..Sampling::default() };
+        assert_eq!(sampler(coldest).choose(&[1e4, -1e4, 1.0002e4], 0), Ok(2));
+        let hot = Sampling { repetition_penalty: 1e-38, ..Sampling::default() };
+        let mut hot = sampler(hot);
+        hot.observe(&[1]);
+        let refused = hot.choose(&[0.0, 1e4], 0);
+        assert!(matches!(refused, Err(SamplingError::NonFinite { token: 1, .. })));
         assert_eq!(sampler(Sampling::default()).choose(&[], 0), Err(SamplingError::NoLogits));
         let refused = sampler(Sampling::default()).choose(&[0.0, f32::NAN], 0);
         assert!(matches!(refused, Err(SamplingError::NonFinite { token: 1, .. })));

@@ -105,6 +105,11 @@ pub trait Observer {
         let _ = (done, total);
     }
 
+    /// Whether the run was asked to stop. A grader that fails then does not fail the run, which stops.
+    fn asked_to_stop(&self) -> bool {
+        false
+    }
+
     /// A step is through and written to `steps.jsonl`.
     fn step(&mut self, event: &RlEvent) -> Flow;
 

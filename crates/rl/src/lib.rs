@@ -18,6 +18,7 @@ mod engines;
 mod error;
 mod event;
 mod folder;
+mod grading;
 mod grpo;
 pub mod loss;
 mod pairs;
@@ -34,7 +35,7 @@ pub use engines::Engines;
 pub use error::RlError;
 pub use event::{Flow, Observer, RlEvent, Timing};
 pub use folder::{RECORD_FILE, RlRecord, read_record};
-pub use prompts::{Pair, Prompt, PromptError, Prompts, read_pairs, read_prompts};
+pub use prompts::{Pair, Prompt, PromptError, read_pairs, read_prompts};
 pub use run::{Data, Outcome, Run};
 pub use settings::{
     Dpo, FailurePolicy, Grpo, KlPlace, Method, MethodKind, Resolved, Reward, RewardKind, RlSettings,

@@ -1,18 +1,13 @@
-//! Prompts and pairs: JSON Lines.
-//!
-//! A line has `prompt` (a text) or `messages` (a conversation that the model is to go on with). Prompts may have an
-//! `answer`, a text or a number, that a verifier compares with; pairs have `chosen` and `rejected`, texts. Every other
-//! field is kept and shown to outside graders.
+//! Prompts and pairs of a run: what [`data::Corpus::prompts`] reads, with an `answer`, a text or a number, that a
+//! verifier compares with; pairs have `chosen` and `rejected`, texts. Every other field is kept and shown to outside
+//! graders.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use serde_json::{Map, Value, json};
-use text::{ChatTemplate, TemplateError, Tokenizer, TokenizerError};
+use data::{Corpus, DataError, Origin, PromptEncoder, PromptRow, SampleError, Source};
+use serde_json::{Map, Value};
 
-/// The most bytes of a line.
-const LINE_BYTES_LIMIT: u64 = 16 << 20;
+use crate::rewards::Question;
 
 /// A prompt, ready to be run.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,6 +24,14 @@ pub struct Prompt {
     pub fields: Map<String, Value>,
 }
 
+impl Prompt {
+    /// What a grader is asked about a completion, which is sample `sample` of its step.
+    pub(crate) fn question<'a>(&'a self, sample: usize, completion: &'a str) -> Question<'a> {
+        let answer = self.answer.as_ref();
+        Question { sample, prompt: &self.text, completion, answer, fields: &self.fields }
+    }
+}
+
 /// A prompt with a completion that is preferred to another.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pair {
@@ -40,47 +43,26 @@ pub struct Pair {
     pub rejected: Vec<u32>,
 }
 
-/// A line that cannot be used.
+/// Prompts that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PromptError {
-    /// The file cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The file has no lines.
-    #[error("{}: no prompts there: give one JSON object a line", path.display())]
-    Empty {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A line is wrong.
-    #[error("{origin}: {reason}")]
-    Line {
+    /// A file, or a line that is no prompt.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// A completion of a pair is missing, or no text.
+    #[error("{origin}: `{key}` is not a text")]
+    NoCompletion {
         /// File and line.
-        origin: String,
-        /// What is wrong.
-        reason: String,
+        origin: Origin,
+        /// `chosen` or `rejected`.
+        key: &'static str,
     },
-    /// The chat template refuses the messages.
-    #[error("{origin}: {source}")]
-    Template {
+    /// A pair that prefers nothing.
+    #[error("{origin}: `chosen` and `rejected` are the same")]
+    SamePair {
         /// File and line.
-        origin: String,
-        /// Why.
-        source: Box<TemplateError>,
-    },
-    /// The tokenizer fails.
-    #[error("{origin}: {source}")]
-    Tokens {
-        /// File and line.
-        origin: String,
-        /// Why.
-        source: Box<TokenizerError>,
+        origin: Origin,
     },
     /// The prompt leaves no room.
     #[error(
@@ -89,7 +71,7 @@ pub enum PromptError {
     )]
     TooLong {
         /// File and line.
-        origin: String,
+        origin: Origin,
         /// Tokens.
         tokens: usize,
         /// The most.
@@ -97,160 +79,72 @@ pub enum PromptError {
     },
 }
 
-/// How prompts become tokens.
-pub struct Prompts<'a> {
-    /// The model's tokenizer.
-    pub tokenizer: &'a Tokenizer,
-    /// The model's chat template; `None` gives `prompt`s as they are.
-    pub template: Option<&'a ChatTemplate>,
-    /// Most tokens of a prompt with its completion.
-    pub max_length: usize,
-}
-
-/// Reads prompts whose completions may have `max_tokens` tokens.
+/// Reads prompts whose completions may have `max_tokens` tokens, in sequences of at most `max_length`.
 ///
 /// # Errors
 /// [`PromptError`].
 pub fn read_prompts(
     files: &[PathBuf],
-    encoder: &Prompts<'_>,
+    encoder: &PromptEncoder<'_>,
+    max_length: usize,
     max_tokens: usize,
 ) -> Result<Vec<Prompt>, PromptError> {
-    each_line(files, |origin, mut line| {
-        let prompt = encoder.prompt(origin, &mut line)?;
-        encoder.check(&prompt.origin, prompt.ids.len() + max_tokens)?;
-        Ok(Prompt { fields: line, ..prompt })
-    })
+    let prompt = |row: PromptRow| -> Result<Prompt, PromptError> {
+        let origin = row.origin.clone();
+        let prompt = prompt(row, encoder)?;
+        check(origin, prompt.ids.len() + max_tokens, max_length)?;
+        Ok(prompt)
+    };
+    rows(files)?.into_iter().map(prompt).collect()
 }
 
-/// Reads pairs. A completion is `chosen` or `rejected` as written, and an end token after it.
+/// Reads pairs, in sequences of at most `max_length` tokens. A completion is `chosen` or `rejected` as written, and the
+/// token `end` after it, at which generation ends.
 ///
 /// # Errors
 /// [`PromptError`].
 pub fn read_pairs(
     files: &[PathBuf],
-    encoder: &Prompts<'_>,
-    end: Option<u32>,
+    encoder: &PromptEncoder<'_>,
+    max_length: usize,
+    end: u32,
 ) -> Result<Vec<Pair>, PromptError> {
-    each_line(files, |origin, mut line| {
-        let prompt = encoder.prompt(origin, &mut line)?;
-        let mut completion = |key: &str| {
-            let text = match line.remove(key) {
-                Some(Value::String(text)) => text,
-                _ => return Err(wrong(&prompt.origin, format!("`{key}` is not a text"))),
+    let pair = |mut row: PromptRow| -> Result<Pair, PromptError> {
+        let origin = row.origin.clone();
+        let mut completion = |key: &'static str| -> Result<Vec<u32>, PromptError> {
+            let Some(Value::String(text)) = row.fields.shift_remove(key) else {
+                return Err(PromptError::NoCompletion { origin: origin.clone(), key });
             };
-            let mut ids = encoder.tokens(&prompt.origin, &text, false)?;
-            ids.extend(end);
-            if ids.is_empty() {
-                return Err(wrong(&prompt.origin, format!("`{key}` has no tokens")));
-            }
-            encoder.check(&prompt.origin, prompt.ids.len() + ids.len())?;
+            let ids = encoder.tokenizer.encode(&text, false);
+            let mut ids = ids.map_err(|error| SampleError::from(error).at(&origin))?;
+            ids.push(end);
             Ok(ids)
         };
         let (chosen, rejected) = (completion("chosen")?, completion("rejected")?);
         if chosen == rejected {
-            return Err(wrong(&prompt.origin, "`chosen` and `rejected` are the same".into()));
+            return Err(PromptError::SamePair { origin });
         }
-        Ok(Pair { prompt: Prompt { fields: line, ..prompt }, chosen, rejected })
-    })
+        let prompt = prompt(row, encoder)?;
+        check(origin, prompt.ids.len() + chosen.len().max(rejected.len()), max_length)?;
+        Ok(Pair { prompt, chosen, rejected })
+    };
+    rows(files)?.into_iter().map(pair).collect()
 }
 
-fn wrong(origin: &str, reason: String) -> PromptError {
-    PromptError::Line { origin: origin.to_owned(), reason }
+fn rows(files: &[PathBuf]) -> Result<Vec<PromptRow>, DataError> {
+    Corpus::open(&Source::of_files(files))?.prompts()
 }
 
-fn each_line<T>(
-    files: &[PathBuf],
-    mut take: impl FnMut(String, Map<String, Value>) -> Result<T, PromptError>,
-) -> Result<Vec<T>, PromptError> {
-    let mut found = Vec::new();
-    for path in files {
-        let before = found.len();
-        let read = |source| PromptError::Read { path: path.clone(), source };
-        let mut reader = BufReader::new(File::open(path).map_err(read)?);
-        for number in 1.. {
-            let mut bytes = Vec::new();
-            let limited = &mut (&mut reader).take(LINE_BYTES_LIMIT + 1);
-            if limited.read_until(b'\n', &mut bytes).map_err(read)? == 0 {
-                break;
-            }
-            if bytes.iter().all(u8::is_ascii_whitespace) {
-                continue;
-            }
-            let origin = origin(path, number);
-            if bytes.len() as u64 > LINE_BYTES_LIMIT {
-                let reason = format!("the line is over the limit of {LINE_BYTES_LIMIT} bytes");
-                return Err(wrong(&origin, reason));
-            }
-            match serde_json::from_slice(&bytes) {
-                Ok(Value::Object(line)) => found.push(take(origin, line)?),
-                Ok(_) => return Err(wrong(&origin, "it is not a JSON object".into())),
-                Err(error) => return Err(wrong(&origin, format!("it is not JSON: {error}"))),
-            }
-        }
-        if found.len() == before {
-            return Err(PromptError::Empty { path: path.clone() });
-        }
-    }
-    Ok(found)
+fn prompt(row: PromptRow, encoder: &PromptEncoder<'_>) -> Result<Prompt, PromptError> {
+    let PromptRow { origin, asked, mut fields } = row;
+    let (text, ids) = encoder.encode(&asked).map_err(|error| error.at(&origin))?;
+    let answer = fields.shift_remove("answer").filter(|answer| !answer.is_null());
+    Ok(Prompt { origin: origin.to_string(), text, ids, answer, fields })
 }
 
-fn origin(path: &Path, line: usize) -> String {
-    format!("{}, line {line}", path.display())
-}
-
-impl Prompts<'_> {
-    /// The prompt of a line, whose `prompt`, `messages` and `answer` are taken out of it.
-    fn prompt(&self, origin: String, line: &mut Map<String, Value>) -> Result<Prompt, PromptError> {
-        let text = self.text(&origin, line.remove("prompt"), line.remove("messages"))?;
-        // A template writes its own special tokens.
-        let ids = self.tokens(&origin, &text, self.template.is_none())?;
-        if ids.is_empty() {
-            return Err(wrong(&origin, "the prompt has no tokens".into()));
-        }
-        let answer = line.remove("answer").filter(|answer| !answer.is_null());
-        Ok(Prompt { origin, text, ids, answer, fields: Map::new() })
+fn check(origin: Origin, tokens: usize, limit: usize) -> Result<(), PromptError> {
+    if tokens <= limit {
+        return Ok(());
     }
-
-    fn text(
-        &self,
-        origin: &str,
-        prompt: Option<Value>,
-        messages: Option<Value>,
-    ) -> Result<String, PromptError> {
-        let messages = match (prompt, messages, self.template) {
-            (Some(Value::String(prompt)), None, None) => return Ok(prompt),
-            (Some(Value::String(prompt)), None, Some(_)) => {
-                vec![json!({"role": "user", "content": prompt})]
-            }
-            (None, Some(Value::Array(_)), None) => {
-                let reason = "`messages` need the chat template: leave `raw` out".into();
-                return Err(wrong(origin, reason));
-            }
-            (None, Some(Value::Array(messages)), Some(_)) => messages,
-            _ => {
-                let reason = "it needs a text `prompt` or a list `messages`, and not both".into();
-                return Err(wrong(origin, reason));
-            }
-        };
-        let Some(template) = self.template else { unreachable!("messages have a template here") };
-        template.render(&messages, None, true, &Map::new()).map_err(|source| {
-            PromptError::Template { origin: origin.to_owned(), source: Box::new(source) }
-        })
-    }
-
-    fn tokens(&self, origin: &str, text: &str, special: bool) -> Result<Vec<u32>, PromptError> {
-        self.tokenizer.encode(text, special).map_err(|source| PromptError::Tokens {
-            origin: origin.to_owned(),
-            source: Box::new(source),
-        })
-    }
-
-    fn check(&self, origin: &str, tokens: usize) -> Result<(), PromptError> {
-        if tokens <= self.max_length {
-            return Ok(());
-        }
-        let (origin, limit) = (origin.to_owned(), self.max_length);
-        Err(PromptError::TooLong { origin, tokens, limit })
-    }
+    Err(PromptError::TooLong { origin, tokens, limit })
 }

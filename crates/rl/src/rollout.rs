@@ -1,13 +1,11 @@
-//! Completions of prompts, and their grades.
+//! Completions of prompts.
 
 use engine::Sampling;
 use rollout::{Completion, Ending, Event, Request, RolloutError, Scheduler, Stops};
-use serde_json::Value;
 
 use crate::engines::Engines;
 use crate::error::RlError;
 use crate::prompts::Prompt;
-use crate::rewards::{Fault, Grader, Question};
 use crate::run::Data;
 use crate::settings::Grpo;
 use crate::store::Sample;
@@ -99,50 +97,4 @@ fn sample(completion: &Completion, prompt: usize, prompts: &[Prompt], truncated:
         },
         ..Sample::default()
     }
-}
-
-/// Grades every sample on the lead rank; rewards come back on every rank, the first fault on the lead.
-pub(crate) fn grade(
-    engines: &mut Engines<'_>,
-    grader: &Grader,
-    prompts: &[Prompt],
-    samples: &mut [Sample],
-) -> Result<Option<Fault>, RlError> {
-    let mut first = None;
-    let mine = if engines.leads() {
-        let questions: Vec<Question<'_>> = samples
-            .iter()
-            .enumerate()
-            .map(|(number, sample)| {
-                let prompt = &prompts[sample.prompt];
-                let answer: Option<&Value> = prompt.answer.as_ref();
-                Question {
-                    sample: number,
-                    prompt: &prompt.text,
-                    completion: &sample.text,
-                    answer,
-                    fields: &prompt.fields,
-                }
-            })
-            .collect();
-        let graded = grader.grade(&questions);
-        first = graded.iter().find_map(|grade| grade.clone().err());
-        let grades: Vec<(Option<f64>, Option<String>)> = graded
-            .into_iter()
-            .map(|grade| match grade {
-                Ok(reward) => (Some(reward), None),
-                Err(fault) => (None, Some(fault.to_string())),
-            })
-            .collect();
-        serde_json::to_vec(&grades).map_err(|error| RlError::Message(error.to_string()))?
-    } else {
-        Vec::new()
-    };
-    let bytes = engines.lead_bytes("rewards", mine)?;
-    let grades: Vec<(Option<f64>, Option<String>)> =
-        serde_json::from_slice(&bytes).map_err(|error| RlError::Message(error.to_string()))?;
-    for (sample, (reward, fault)) in samples.iter_mut().zip(grades) {
-        (sample.reward, sample.fault) = (reward, fault);
-    }
-    Ok(first)
 }

@@ -16,12 +16,13 @@ use crate::engines::Engines;
 use crate::error::{RlError, at};
 use crate::event::{Flow, Observer, RlEvent};
 use crate::folder::{self, RlRecord, StepsLog};
+use crate::grading;
 use crate::pairs;
 use crate::prompts::{Pair, Prompt};
-use crate::rewards::{Fault, RewardError};
+use crate::rewards::RewardError;
 use crate::rollout::{self, Work};
-use crate::settings::{FailurePolicy, Grpo, Method, Resolved, RlSettings};
-use crate::store::{self, Sample, StepRecord};
+use crate::settings::{Grpo, Method, Resolved, RlSettings};
+use crate::store::{self, StepRecord};
 use crate::sync;
 
 /// The first rank of training has written the product.
@@ -191,7 +192,17 @@ impl Run<'_, '_> {
         let (save_every, keep) = (train.save_every.value, train.keep_checkpoints.value);
         while progress.step < steps {
             let rate = lr.at(progress.step);
-            let (event, record) = self.step(&mut progress, steps, rate, observer)?;
+            let before = progress.step;
+            let (event, record) = match self.step(&mut progress, steps, rate, observer) {
+                // Nothing of the step was applied, so what was done before it is not lost.
+                Err(RlError::Reward(error)) if progress.step == before => {
+                    if let Some(log) = &log {
+                        log.sync()?;
+                    }
+                    return self.ungraded(folder, &progress, error, observer);
+                }
+                stepped => stepped?,
+            };
             let mut stop = false;
             if let Some(log) = &mut log {
                 store::write(folder, &record)?;
@@ -223,6 +234,25 @@ impl Run<'_, '_> {
             checkpoint::prune(folder, keep)?;
         }
         self.finish(folder)
+    }
+
+    /// Keeps what was done before a step that could not be graded, on every rank; then the run stops or fails.
+    fn ungraded(
+        &self,
+        folder: &Path,
+        progress: &Progress,
+        error: RewardError,
+        observer: &mut dyn Observer,
+    ) -> Result<Outcome, RlError> {
+        let step = progress.step;
+        if let Some(path) = checkpoint::save(folder, self.engines, step, progress.updates)? {
+            checkpoint::prune(folder, self.resolved.train.keep_checkpoints.value)?;
+            observer.saved(&path);
+        }
+        match error {
+            RewardError::Stopped { .. } => Ok(Outcome::Stopped { step }),
+            error => Err(error.into()),
+        }
     }
 
     /// The report's figures that its plots do not show.
@@ -348,10 +378,9 @@ impl Run<'_, '_> {
         let mut samples = rollout::samples(self.engines, &self.data, g, step, &work, &mut told)?;
         event.seconds.rollout = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        let grader = g.reward.value.grader()?;
-        let fault = rollout::grade(self.engines, &grader, self.data.prompts, &mut samples)?;
+        let stop = || observer.asked_to_stop();
+        grading::grade(self.engines, g, step, self.data.prompts, &mut samples, &stop)?;
         event.seconds.reward = start.elapsed().as_secs_f64();
-        refuse_ungraded(g, step, &samples, fault)?;
         let rewards: Vec<f64> = samples.iter().filter_map(|s| s.reward).collect();
         event.reward = rewards.iter().sum::<f64>() / rewards.len().max(1) as f64;
         event.dropped = samples.len() - rewards.len();
@@ -375,31 +404,8 @@ impl Run<'_, '_> {
         };
         let mut samples =
             rollout::samples(self.engines, &self.data, g, step, &work, &mut |_, _| ())?;
-        let grader = g.reward.value.grader()?;
-        let fault = rollout::grade(self.engines, &grader, self.data.eval, &mut samples)?;
-        refuse_ungraded(g, step, &samples, fault)?;
+        grading::grade(self.engines, g, step, self.data.eval, &mut samples, &|| false)?;
         let rewards: Vec<f64> = samples.iter().filter_map(|s| s.reward).collect();
         Ok(Some(rewards.iter().sum::<f64>() / rewards.len() as f64))
     }
-}
-
-/// Ends the run where a sample has no reward and the settings say to fail, or none has one.
-fn refuse_ungraded(
-    g: &Grpo,
-    step: usize,
-    samples: &[Sample],
-    fault: Option<Fault>,
-) -> Result<(), RlError> {
-    let Some(fault) = fault else { return Ok(()) };
-    let first = samples.iter().position(|s| s.reward.is_none());
-    if let Some(sample) = first
-        && g.reward_failure.value == FailurePolicy::Fail
-    {
-        let prompt = samples[sample].origin.clone();
-        return Err(RewardError::Ungraded { step, sample, prompt, fault }.into());
-    }
-    if samples.iter().all(|s| s.reward.is_none()) {
-        return Err(RewardError::NoneGraded { step, samples: samples.len(), fault }.into());
-    }
-    Ok(())
 }

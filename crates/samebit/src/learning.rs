@@ -4,14 +4,15 @@ use crate::device::{self, Compute, Device};
 use crate::infer;
 use crate::model::Model;
 use anyhow::{Context, Result, bail};
+use data::PromptEncoder;
 use engine::{Blueprint, Engine, Fit, Fitter, GenerateShape, Job};
 use fabric::{Seat, World};
 use program::keep::{Keep, Level};
 use program::ledger::Bytes;
 use program::{Graph, Lease, Ledger, Op, Program, Rank, Topology};
 use rl::{
-    Data, Engines, Method, Observer, Outcome, Pair, Prompt, Prompts, Resolved, RlSettings, Run,
-    read_pairs, read_prompts,
+    Data, Engines, Method, Observer, Outcome, Pair, Prompt, Resolved, RlSettings, Run, read_pairs,
+    read_prompts,
 };
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -58,23 +59,31 @@ impl Learning {
             families::build(model.checkpoint.config(), &resolved.train.build_options())?.graph;
         let tokenizer = model.tokenizer()?;
         let template = (!resolved.raw.value).then(|| model.template()).transpose()?;
-        let encoder = Prompts {
-            tokenizer: &tokenizer,
-            template: template.as_ref(),
-            max_length: resolved.train.max_length.value,
-        };
+        let encoder =
+            PromptEncoder { tokenizer: &tokenizer, template: template.as_ref(), system: None };
+        let length = resolved.train.max_length.value;
         let (mut prompts, mut eval, mut pairs) = (vec![], vec![], vec![]);
         let files = &files(&resolved)?;
         match &resolved.method {
             Method::Grpo(g) => {
-                prompts = read_prompts(files, &encoder, g.max_tokens.value)?;
+                // A wrong pattern or schema, or an answer that no completion can be compared with, is told before
+                // anything is loaded.
+                let grader = g.reward.value.grader()?;
+                prompts = read_prompts(files, &encoder, length, g.max_tokens.value)?;
                 if let Some(files) = &resolved.train.eval {
-                    eval = read_prompts(&files.value, &encoder, g.max_tokens.value)?;
+                    eval = read_prompts(&files.value, &encoder, length, g.max_tokens.value)?;
                 }
-                // A wrong pattern or schema is told before anything is loaded.
-                g.reward.value.grader()?;
+                grader.check(&prompts)?;
+                grader.check(&eval)?;
             }
-            Method::Dpo(_) => pairs = read_pairs(files, &encoder, tokenizer.eos())?,
+            Method::Dpo(_) => {
+                let end = tokenizer.eos().or_else(|| model.stops(&tokenizer).first().copied());
+                let end = end.context(
+                    "the model names no token that ends a completion, which pairs need: name `eos_token` in \
+                     tokenizer_config.json or `eos_token_id` in config.json",
+                )?;
+                pairs = read_pairs(files, &encoder, length, end)?;
+            }
         }
         let (training, generating) = (resolved.training(), resolved.generating());
         for topology in [training, generating] {
@@ -265,6 +274,9 @@ impl Learning {
         resume: bool,
         quiet: bool,
     ) -> Result<Outcome> {
+        if let (Method::Grpo(g), Some(prompt)) = (&self.resolved.method, self.prompts.first()) {
+            g.reward.value.grader()?.try_out(prompt)?;
+        }
         let ends = self.model.stops(&self.tokenizer);
         let companions = crate::commands::merge::companions(&self.model)?;
         let extra: Vec<(&str, &[u8])> =

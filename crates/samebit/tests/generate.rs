@@ -6,7 +6,6 @@ use common::{Bench, samebit};
 use serde_json::Value;
 
 const PROMPTS: &str = r#"{"prompt": "turn cab"}
-
 {"messages": [{"role": "user", "content": "cab turn cab turn cab"}]}
 "#;
 
@@ -60,14 +59,21 @@ fn what_cannot_be_generated_is_refused() {
     let bench = Bench::with_model("qwen3");
     let refused = |more: &[&str], words: &[&str]| samebit(&args(&bench, more)).refused(words);
     refused(&[], &["asks.jsonl", "No such file"]);
-    bench.write("asks.jsonl", "\n");
-    refused(&[], &["asks.jsonl", "no prompts"]);
-    bench.write("asks.jsonl", "{\"prompt\": \"cab\"}\n{\"prompt\": 3}\n");
-    refused(&[], &["asks.jsonl, line 2", "a text `prompt` or a list `messages`"]);
-    bench.write("asks.jsonl", "{\"prompt\": \"cab\"}\nnonsense\n");
-    refused(&[], &["asks.jsonl, line 2"]);
+    for (prompts, words) in [
+        ("\n", ["asks.jsonl", "no samples"]),
+        ("{\"prompt\": \"cab\"}\n{\"prompt\": 3}\n", ["asks.jsonl:2", "`prompt` is a number"]),
+        ("{\"prompt\": \"cab\"}\nnonsense\n", ["asks.jsonl:2", "not JSON"]),
+        ("{\"prompt\": \"cab\"}\n\n{\"prompt\": \"cab\"}\n", ["asks.jsonl:2", "blank"]),
+        (
+            r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}"#,
+            ["asks.jsonl:1", "the last message is the assistant's"],
+        ),
+    ] {
+        bench.write("asks.jsonl", prompts);
+        refused(&[], &words);
+    }
     bench.write("asks.jsonl", PROMPTS);
-    refused(&["--raw"], &["asks.jsonl, line 3", "--raw takes prompts"]);
+    refused(&["--raw"], &["asks.jsonl:2", "`messages` need the chat template"]);
     refused(&["--samples", "2"], &["--samples 2", "give --temperature"]);
     refused(&["--samples", "0"], &["--samples 0"]);
     refused(&["--cache-tokens", "63"], &["--cache-tokens 63", "a page has 64 tokens"]);

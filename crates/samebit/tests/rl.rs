@@ -238,18 +238,73 @@ fn a_grader_that_fails_ends_the_run_or_drops_the_sample() {
                   echo 1;; *) echo 0.25;; esac; done";
     let program = format!("reward = \"program\"\nreward_program = [\"sh\", \"-c\", {script:?}]\n");
     let failed = run(&grpo(&bench, "fail", &program), &[]);
-    failed.refused(&["step 1, sample 2", "prompts.jsonl, line", "not JSON", "reward_failure"]);
+    failed.refused(&["step 1, sample 2", "prompts.jsonl:", "not JSON", "reward_failure"]);
     let config = grpo(&bench, "drop", &format!("{program}reward_failure = \"drop\"\n"));
     run(&config, &[]).report();
     for event in steps(&bench, "drop") {
         assert_eq!((&event["dropped"], &event["uniform"]), (&json!(1), &json!(2)), "{event}");
         assert_eq!(event["updates"], 1);
     }
-    let crash = "reward = \"program\"\nreward_program = [\"sh\", \"-c\", \"echo 1; echo broken >&2; exit 3\"]\n";
-    run(&grpo(&bench, "crash", crash), &[]).refused(&["sample 1", "exit status: 3", "broken"]);
-    let hang = "reward = \"program\"\nreward_program = [\"sleep\", \"600\"]\nreward_timeout_s = 0.2\n\
-                reward_failure = \"drop\"\n";
-    run(&grpo(&bench, "hang", hang), &[]).refused(&["none of 12 samples was graded", "0.2 s"]);
+    // Found before anything is loaded or written: the program, one that cannot begin, one that says too much.
+    for (program, words) in [
+        (r#"["/nowhere/grade"]"#, ["/nowhere/grade", "No such file"]),
+        (r#"["sh", "-c", "echo broken >&2; exit 3"]"#, ["exit status: 3", "broken"]),
+        (r#"["sh", "-c", "echo 1; echo 2"]"#, ["more answers than there are samples", "`2`"]),
+    ] {
+        let program = format!("reward = \"program\"\nreward_program = {program}\n");
+        let early = run(&grpo(&bench, "early", &program), &[]);
+        early.refused(&[&["before the first step"], &words[..]].concat());
+        assert!(!bench.path("early").exists());
+    }
+    // At a sample of a step: nothing of the step counts, dropped samples or not.
+    for (at_five, words) in [
+        ("echo broken >&2; exit 3", ["step 1", "exit status: 3) after 5 of 12 answers: broken"]),
+        ("sleep 600", ["step 1", "5 of 12 answers within 3 s"]),
+        (":", ["step 1", "11 answers for 12 samples"]),
+    ] {
+        let script = format!(
+            "while read -r line; do case \"$line\" in *'\"sample\":5,'*) {at_five};; *) echo 1;; esac; done"
+        );
+        let program = format!(
+            "reward = \"program\"\nreward_program = [\"sh\", \"-c\", {script:?}]\nreward_timeout_s = 3\n\
+             reward_failure = \"drop\"\n"
+        );
+        run(&grpo(&bench, "step", &program), &[]).refused(&words);
+        fs::remove_dir_all(bench.path("step")).unwrap();
+    }
+}
+
+/// The grader's third batch (after the trial and two steps) does `third`; `count` is where batches are counted.
+fn graded_by_number(bench: &Bench, count: &str, third: &str) -> String {
+    let script = format!(
+        "echo x >> {count:?}; [ $(wc -l < {count:?}) = 4 ] && {{ {third}; }}; while read -r line; do case \"$line\" in \
+         *'\"sample\":0,'*|*'\"sample\":5,'*) echo 1;; *) echo 0;; esac; done",
+        count = bench.arg(count)
+    );
+    format!("reward = \"program\"\nreward_program = [\"sh\", \"-c\", {script:?}]\n")
+}
+
+#[test]
+fn what_was_done_before_a_grader_failed_is_kept() {
+    let bench = bench();
+    let save = ["--save-every", "100"];
+    run(&grpo(&bench, "whole", &graded_by_number(&bench, "whole.count", ":")), &save).report();
+    // A fault ends the run; after a signal, which the grader got too, it stops as asked.
+    for (out, third, words) in [
+        ("fault", "exit 3", ["step 3", "exit status: 3"]),
+        ("stop", "kill -TERM $PPID; sleep 2; exit 3", ["stopped after step 2", "--resume"]),
+    ] {
+        let grader = graded_by_number(&bench, &format!("{out}.count"), third);
+        let config = grpo(&bench, out, &grader);
+        let ended = run(&config, &save);
+        assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+        for word in words {
+            assert!(ended.stderr.contains(word), "{}", ended.stderr);
+        }
+        assert!(bench.path(out).join("checkpoints/step-2").exists());
+        run(&config, &[&save[..], &["--resume"]].concat()).report();
+        assert_eq!(steps(&bench, "whole"), steps(&bench, out));
+    }
 }
 
 #[test]
@@ -258,9 +313,18 @@ fn bad_settings_and_prompts_are_named() {
     run(&grpo(&bench, "a", "gruop = 3\n"), &[]).refused(&["unknown key `gruop`", "`group`"]);
     run(&grpo(&bench, "b", "epochs = 3\n"), &[]).refused(&["epochs", "ignored"]);
     bench.write("prompts.jsonl", "{\"prompt\": \"cab\"}\n{\"question\": 1}\n");
-    run(&grpo(&bench, "c", ""), &[]).refused(&["prompts.jsonl, line 2", "`prompt`"]);
+    run(&grpo(&bench, "c", ""), &[]).refused(&["prompts.jsonl:2", "`prompt`"]);
     bench.write("prompts.jsonl", json!({"prompt": "cab".repeat(9)}).to_string());
-    run(&grpo(&bench, "d", ""), &[]).refused(&["line 1", "max_length"]);
+    run(&grpo(&bench, "d", ""), &[]).refused(&["prompts.jsonl:1", "max_length"]);
+    bench.write("prompts.jsonl", json!({"prompt": "cab", "answer": "none"}).to_string());
+    let numeric = grpo(&bench, "f", "reward = \"numeric\"\n");
+    run(&numeric, &[]).refused(&["prompts.jsonl:1", "`answer`", "it holds no number"]);
+    let turns = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]);
+    bench.write("prompts.jsonl", json!({"messages": turns}).to_string());
+    run(&grpo(&bench, "g", ""), &[])
+        .refused(&["prompts.jsonl:1", "the answer is part of the prompt"]);
+    let pattern = grpo(&bench, "h", "reward = \"regex\"\n");
+    run(&pattern, &[]).refused(&["`reward_pattern` is not given", "--reward-pattern"]);
     bench.write("prompts.jsonl", json!({"prompt": "cab"}).to_string());
     run(&grpo(&bench, "e", "memory = \"64KiB\"\n"), &[]).refused(&["do not fit"]);
     let schema = samebit(&["rl", "--schema"]).report();
@@ -285,5 +349,20 @@ fn pairs_are_learnt_and_replayed() {
         assert_eq!(replayed["differing_coefficient_bytes"], 0, "{replayed}");
     }
     bench.write("pairs.jsonl", "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"b\"}");
-    run(&settings(&bench, "same", &data), &[]).refused(&["line 1", "are the same"]);
+    run(&settings(&bench, "same", &data), &[]).refused(&["pairs.jsonl:1", "are the same"]);
+    // A completion ends with the tokenizer's end token, or with the configuration's, or the pairs are refused.
+    let last = |out: &str| {
+        let stored = fs::read(bench.path(out).join("rollouts/step-000001.json")).unwrap();
+        let stored: Value = serde_json::from_slice(&stored).unwrap();
+        stored["samples"][0]["ids"].as_array().unwrap().last().cloned()
+    };
+    bench.write("pairs.jsonl", pair("cab"));
+    bench.write("model/tokenizer_config.json", "{}");
+    run(&settings(&bench, "end", &data), &[]).report();
+    assert_eq!(last("end"), last("run"));
+    let mut config: Value =
+        serde_json::from_slice(&fs::read(bench.path("model/config.json")).unwrap()).unwrap();
+    config.as_object_mut().unwrap().remove("eos_token_id").unwrap();
+    bench.write("model/config.json", config.to_string());
+    run(&settings(&bench, "none", &data), &[]).refused(&["no token that ends a completion"]);
 }

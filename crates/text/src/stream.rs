@@ -19,11 +19,15 @@ impl<'a> StreamDecoder<'a> {
         Self { tokenizer, skip_special, window: Vec::new(), settled: 0 }
     }
 
-    /// Takes one id and gives the text that it completes: possibly none, never half a character.
+    /// Takes one id and gives the text that it completes: possibly none, never half a character. An id outside the
+    /// vocabulary has no text: a model with more rows than words may draw one, and goes on.
     ///
     /// # Errors
-    /// [`TokenizerError::UnknownId`] for an id outside the vocabulary.
+    /// [`TokenizerError::Decode`].
     pub fn push(&mut self, id: u32) -> Result<String, TokenizerError> {
+        if !self.tokenizer.has(id) {
+            return Ok(String::new());
+        }
         self.window.push(id);
         let given = self.decode(&self.window[..self.settled])?;
         let all = self.decode(&self.window)?;

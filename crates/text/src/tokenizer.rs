@@ -228,7 +228,7 @@ impl Tokenizer {
     /// [`TokenizerError::UnknownId`] for an id outside the vocabulary, which the library would drop silently.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, TokenizerError> {
         for (position, &id) in ids.iter().enumerate() {
-            if self.inner.id_to_token(id).is_none() {
+            if !self.has(id) {
                 return Err(TokenizerError::UnknownId {
                     id,
                     position,
@@ -249,6 +249,11 @@ impl Tokenizer {
     /// One more than the largest id. A model's embedding may have more rows (padding), never fewer.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
+    }
+
+    /// Whether `id` stands for a token.
+    pub(crate) fn has(&self, id: u32) -> bool {
+        self.inner.id_to_token(id).is_some()
     }
 
     /// The token of `id` as the vocabulary spells it (byte-level vocabularies spell a space `Ġ`).

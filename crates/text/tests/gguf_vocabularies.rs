@@ -224,7 +224,16 @@ fn ids_outside_the_vocabulary_are_errors() {
         matches!(error, TokenizerError::UnknownId { id: 256, position: 1, vocab_size: 256 }),
         "{error}"
     );
-    assert!(tokenizer.stream(false).push(9999).is_err());
+}
+
+#[test]
+fn an_id_outside_the_vocabulary_has_no_text_in_a_stream() {
+    let tokenizer =
+        Tokenizer::from_gguf(&common::metadata(common::byte_level("gpt-2", &[], &[]))).unwrap();
+    let mut stream = tokenizer.stream(false);
+    let pieces = [97, 9999, 0xc3, 256, 0xa9].map(|id| stream.push(id).unwrap());
+    assert_eq!(pieces, ["a", "", "", "", "é"]);
+    assert_eq!(stream.finish().unwrap(), "");
 }
 
 #[test]

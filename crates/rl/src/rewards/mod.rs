@@ -1,21 +1,26 @@
 //! Rewards: built-in verifiers, an external program, an HTTP endpoint.
 //!
-//! A reward is a finite number. What could not be graded names its sample and why; the settings say whether that ends
-//! the run or drops the sample, counted.
+//! A reward is a finite number. A completion that could not be graded has a [`Fault`], and the settings say whether that
+//! ends the run or drops the sample, counted. Where it is not known which answers of a grader are whose, or there are
+//! none, the whole batch has an [`Outage`], which ends the run: rewards of other samples would teach without a sign.
 
+mod answers;
 mod fault;
 mod http;
 mod numeric;
+mod process;
 mod program;
 mod verifiers;
 
-pub use fault::{Fault, RewardError};
+pub use fault::{Fault, Outage, RewardError};
 pub use http::Endpoint;
 pub use program::ExternalProgram;
 pub use verifiers::{Verifier, VerifierError};
 
 use serde::Serialize;
 use serde_json::{Map, Value};
+
+use crate::prompts::Prompt;
 
 /// One completion to grade.
 #[derive(Clone, Debug, Serialize)]
@@ -32,6 +37,12 @@ pub struct Question<'a> {
     pub fields: &'a Map<String, Value>,
 }
 
+/// The reward of each completion of a batch, or why it has none.
+pub type Grades = Vec<Result<f64, Fault>>;
+
+/// The most bytes of an outside grader's answer to one completion.
+const ANSWER_BYTES_LIMIT: usize = 1 << 20;
+
 /// Who grades.
 #[derive(Debug)]
 pub enum Grader {
@@ -45,24 +56,45 @@ pub enum Grader {
 
 impl Grader {
     /// The reward of each completion, or why there is none.
-    pub fn grade(&self, questions: &[Question<'_>]) -> Vec<Result<f64, Fault>> {
+    ///
+    /// # Errors
+    /// [`Outage`]: no answer of an outside grader can be used.
+    pub fn grade(&self, questions: &[Question<'_>]) -> Result<Grades, Outage> {
         if questions.is_empty() {
-            return Vec::new();
+            return Ok(Vec::new());
         }
         match self {
-            Grader::Verifier(verifier) => questions.iter().map(|q| verifier.grade(q)).collect(),
+            Grader::Verifier(verifier) => Ok(questions.iter().map(|q| verifier.grade(q)).collect()),
             Grader::Program(program) => program.grade(questions),
             Grader::Http(endpoint) => endpoint.grade(questions),
         }
     }
-}
 
-/// The reward in a value that an outside grader gave: a number, or an object with one as `reward`.
-fn reward_of(value: &Value) -> Result<f64, Fault> {
-    let number = value.get("reward").unwrap_or(value);
-    match number.as_f64() {
-        Some(reward) if reward.is_finite() => Ok(reward),
-        _ => Err(Fault::NotANumber { found: excerpt(&number.to_string()) }),
+    /// Refuses prompts whose completions a verifier can grade in no case, whatever they are.
+    ///
+    /// # Errors
+    /// [`RewardError::Prompt`]: the first.
+    pub fn check(&self, prompts: &[Prompt]) -> Result<(), RewardError> {
+        let Grader::Verifier(verifier) = self else { return Ok(()) };
+        prompts.iter().try_for_each(|prompt| {
+            let origin = || prompt.origin.clone();
+            let refused = |fault| RewardError::Prompt { prompt: origin(), fault };
+            verifier.check(prompt.answer.as_ref()).map_err(refused)
+        })
+    }
+
+    /// Asks an outside grader about an empty completion of a prompt, so that one that is not there or cannot begin is
+    /// found before any completion is generated.
+    ///
+    /// # Errors
+    /// [`RewardError::NotReady`].
+    pub fn try_out(&self, prompt: &Prompt) -> Result<(), RewardError> {
+        if let Grader::Verifier(_) = self {
+            return Ok(());
+        }
+        let question = prompt.question(0, "");
+        self.grade(&[question]).map_err(|outage| RewardError::NotReady { outage })?;
+        Ok(())
     }
 }
 
@@ -80,13 +112,50 @@ fn excerpt(text: &str) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+    use std::time::Duration;
+
+    fn prompt(answer: Value) -> Prompt {
+        Prompt {
+            origin: "asks.jsonl:3".into(),
+            text: "p".into(),
+            ids: vec![1],
+            answer: Some(answer).filter(|answer| !answer.is_null()),
+            fields: Map::new(),
+        }
+    }
 
     #[test]
-    fn only_finite_numbers_are_rewards() {
-        assert_eq!(reward_of(&json!(0.5)).unwrap(), 0.5);
-        assert_eq!(reward_of(&json!({"reward": -1, "why": "x"})).unwrap(), -1.0);
-        for wrong in [json!(null), json!("1"), json!({"reward": "NaN"}), json!([1]), json!({})] {
-            assert!(matches!(reward_of(&wrong), Err(Fault::NotANumber { .. })), "{wrong}");
+    fn a_prompt_that_can_never_be_graded_is_refused_by_its_line() {
+        let check = |verifier, answer| Grader::Verifier(verifier).check(&[prompt(answer)]);
+        for (verifier, answer) in [
+            (Verifier::Numeric, Value::Null),
+            (Verifier::Gsm8k, json!("none")),
+            (Verifier::Exact, json!([1])),
+            (Verifier::pattern("(a)").unwrap(), json!({})),
+        ] {
+            let text = check(verifier, answer).unwrap_err().to_string();
+            assert!(text.starts_with("asks.jsonl:3: the prompt has no `answer`"), "{text}");
+        }
+        check(Verifier::Numeric, json!("1,000")).unwrap();
+        check(Verifier::Gsm8k, json!("so\n#### 4")).unwrap();
+        check(Verifier::Exact, json!("a")).unwrap();
+        check(Verifier::pattern("(a)").unwrap(), Value::Null).unwrap();
+        check(Verifier::pattern("a").unwrap(), json!({})).unwrap();
+    }
+
+    #[test]
+    fn an_outside_grader_is_tried_before_it_is_needed() {
+        let limit = Duration::from_secs(60);
+        let program = |script: &str| {
+            let command = ["sh", "-c", script].map(str::to_owned).to_vec();
+            Grader::Program(ExternalProgram { command, limit })
+        };
+        program("cat > /dev/null; echo 1").try_out(&prompt(Value::Null)).unwrap();
+        program("echo none").try_out(&prompt(Value::Null)).unwrap();
+        let nobody = Grader::Http(Endpoint { url: "http://127.0.0.1:1/".into(), limit });
+        for grader in [program("exit 0"), program("exec /nowhere/grade"), nobody] {
+            let error = grader.try_out(&prompt(Value::Null)).unwrap_err();
+            assert!(matches!(error, RewardError::NotReady { .. }), "{error}");
         }
     }
 

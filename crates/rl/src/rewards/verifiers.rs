@@ -86,6 +86,19 @@ impl Verifier {
         Ok(Verifier::JsonSchema(Box::new(validator)))
     }
 
+    /// Whether a prompt's answer is one that completions can be compared with.
+    pub(super) fn check(&self, answer: Option<&Value>) -> Result<(), Fault> {
+        match self {
+            Verifier::Numeric => wanted_number(answer, false).map(|_| ()),
+            Verifier::Gsm8k => wanted_number(answer, true).map(|_| ()),
+            Verifier::Exact => wanted_text(answer).map(|_| ()),
+            Verifier::Pattern(pattern) if pattern.captures_len() > 1 => {
+                answer.map_or(Ok(()), |answer| text_of(answer).map(|_| ()))
+            }
+            Verifier::Pattern(_) | Verifier::JsonSchema(_) => Ok(()),
+        }
+    }
+
     pub(super) fn grade(&self, question: &Question<'_>) -> Result<f64, Fault> {
         let completion = question.completion;
         let good = match self {
@@ -93,10 +106,7 @@ impl Verifier {
                 let wanted = wanted_number(question.answer, false)?;
                 numbers(completion).last() == Some(wanted)
             }
-            Verifier::Exact => {
-                let answer = question.answer.ok_or_else(|| no_answer("there is none"))?;
-                completion.trim() == text_of(answer)?.trim()
-            }
+            Verifier::Exact => completion.trim() == wanted_text(question.answer)?.trim(),
             Verifier::Pattern(pattern) => matches(pattern, completion, question.answer)?,
             Verifier::JsonSchema(validator) => {
                 let value = serde_json::from_str::<Value>(completion.trim());
@@ -125,6 +135,11 @@ fn text_of(answer: &Value) -> Result<String, Fault> {
     }
 }
 
+/// The text that a completion should be.
+fn wanted_text(answer: Option<&Value>) -> Result<String, Fault> {
+    text_of(answer.ok_or_else(|| no_answer("there is none"))?)
+}
+
 /// The number that a completion should come to.
 fn wanted_number(answer: Option<&Value>, marked: bool) -> Result<f64, Fault> {
     let answer = answer.ok_or_else(|| no_answer("there is none"))?;
@@ -135,7 +150,8 @@ fn wanted_number(answer: Option<&Value>, marked: bool) -> Result<f64, Fault> {
     let text = if marked { after_mark(&text).unwrap_or(&text) } else { &text };
     let mut found = numbers(text);
     match (found.next(), found.next()) {
-        (Some(number), None) => Ok(number),
+        (Some(number), None) if number.is_finite() => Ok(number),
+        (Some(_), None) => Err(no_answer("its number is beyond what can be compared")),
         (None, _) => Err(no_answer("it holds no number")),
         (Some(_), Some(_)) => Err(no_answer("it holds several numbers")),
     }
@@ -173,6 +189,7 @@ mod tests {
         assert_eq!(of("12, or 13", json!(12)), 0.0);
         assert_eq!(of("$1,200.0.", json!("1200")), 1.0);
         assert_eq!(of("-3", json!(3)), 0.0);
+        assert_eq!(of(".5", json!(5)), 0.0);
         assert_eq!(of("", json!(3)), 0.0, "an empty completion");
     }
 
@@ -226,6 +243,7 @@ mod tests {
             (Verifier::Numeric, Value::Null),
             (Verifier::Numeric, json!("none")),
             (Verifier::Numeric, json!("1 or 2")),
+            (Verifier::Numeric, json!("1e999")),
             (Verifier::Numeric, json!([1])),
             (Verifier::Gsm8k, Value::Null),
             (Verifier::Exact, Value::Null),

@@ -233,6 +233,7 @@ mod tests {
         ] {
             let error = resolve(text).unwrap_err();
             assert!(matches!(error, SettingsError::Missing { key } if key == missing), "{error}");
+            assert!(error.to_string().contains(&format!("--{}", missing.replace('_', "-"))));
         }
     }
 
@@ -245,6 +246,7 @@ mod tests {
             "updates = 2\ntop_p = 0.9",
             "max_tokens = 0",
             "temperature = 0.0",
+            "temperature = 1e-38",
             "temperature = -1.0",
             "temperature = nan",
             "top_p = 0.0",

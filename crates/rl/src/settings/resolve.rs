@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use canon::policy::scale;
-use engine::{Job, Sampling, TrainShape};
+use engine::{Job, LEAST_TEMPERATURE, Sampling, TrainShape};
 use program::Topology;
 use program::keep::Keep;
 use program::lower::Head;
@@ -491,9 +491,9 @@ fn check_grpo(
     let needed =
         format!("at least 1, less than max_length ({longest}), which holds the prompt too");
     r.within("max_tokens", tokens, (1..longest).contains(&tokens), &needed)?;
-    let positive = |x: f64| x > 0.0 && x.is_finite() && (1.0 / x as f32).is_finite();
     let t = g.temperature.value;
-    r.within("temperature", t, positive(t), "over 0: a greedy choice has no policy gradient")?;
+    let warm = t as f32 >= LEAST_TEMPERATURE && (t as f32).is_finite();
+    r.within("temperature", t, warm, "at least 1e-6: a greedy choice has no policy gradient")?;
     let p = g.top_p.value;
     r.within("top_p", p, p > 0.0 && p <= 1.0, "over 0, at most 1")?;
     r.within("top_k", g.top_k.value, g.top_k.value <= COUNT_LIMIT, "at most 2^20")?;

@@ -171,6 +171,11 @@ pub(crate) const PAGES_EACH: usize = LENGTH.div_ceil(PAGE);
 
 /// A tokenizer of one token a byte, and the end marker.
 pub(crate) fn tokenizer() -> Tokenizer {
+    tokenizer_of(257)
+}
+
+/// The first `words` of its words.
+pub(crate) fn tokenizer_of(words: usize) -> Tokenizer {
     // GPT-2's alphabet: printable bytes stand for themselves, the others for characters from U+0100 on.
     let printable = |b: u32| matches!(b, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let mut others = 0x100..;
@@ -179,7 +184,8 @@ pub(crate) fn tokenizer() -> Tokenizer {
         .map(|code| char::from_u32(code).unwrap().to_string())
         .collect();
     tokens.push("<|end|>".into());
-    let types = [vec![1; 256], vec![3]].concat();
+    tokens.truncate(words);
+    let types = [vec![1; 256], vec![3]].concat()[..words].to_vec();
     let mut metadata = Metadata::default();
     for (key, value) in [
         ("model", Value::String("gpt2".into())),

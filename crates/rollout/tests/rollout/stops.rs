@@ -1,13 +1,22 @@
 //! Stop texts across tokens, and ends inside a character.
 
-use crate::rig::{bytes, engine, request, shape, tokenizer};
+use crate::rig::{bytes, engine, request, shape, tokenizer, tokenizer_of};
 use engine::Sampling;
 use rollout::{Completion, Ending, Request, RolloutError, Scheduler, Stops};
+use text::Tokenizer;
 
 fn complete(stops: Stops, max_tokens: usize, stream: u64) -> Completion {
+    complete_with(&tokenizer(), stops, max_tokens, stream)
+}
+
+fn complete_with(
+    tokenizer: &Tokenizer,
+    stops: Stops,
+    max_tokens: usize,
+    stream: u64,
+) -> Completion {
     let mut engine = engine(shape(1, 64, 4));
-    let tokenizer = tokenizer();
-    let mut scheduler = Scheduler::new(&engine, Some(&tokenizer)).unwrap();
+    let mut scheduler = Scheduler::new(&engine, Some(tokenizer)).unwrap();
     let sampling = Sampling { temperature: 1.0, seed: stream, ..Sampling::default() };
     let request = Request { stops, sampling, ..request(0, bytes(stream, 9), max_tokens) };
     scheduler.submit(request).unwrap();
@@ -41,6 +50,18 @@ fn a_stop_that_only_begins_holds_nothing_back_for_good() {
     let stops = Stops { ids: vec![], texts: vec![format!("{last}\u{1F600}")] };
     let same = complete(stops, 30, 2);
     assert_eq!((same.text, same.ending), (free.text, Ending::Length));
+}
+
+/// A model may have more rows than its tokenizer has words; what stands for none of them has no text and ends nothing.
+#[test]
+fn an_id_that_is_no_word_is_drawn_like_any_other() {
+    let free = complete(Stops::default(), 40, 4);
+    let few = complete_with(&tokenizer_of(128), Stops::default(), 40, 4);
+    assert!(free.ids.iter().any(|&id| id >= 128) && free.ids.iter().any(|&id| id < 128));
+    assert_eq!((few.ids, few.logprobs, few.ending), (free.ids.clone(), free.logprobs, free.ending));
+    let words: String =
+        free.ids.iter().filter(|id| **id < 128).map(|&id| char::from(id as u8)).collect();
+    assert_eq!(few.text, words);
 }
 
 /// Random bytes are seldom whole characters: some completion ends inside one.

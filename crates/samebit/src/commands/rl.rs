@@ -157,6 +157,10 @@ impl Observer for Bar {
         }
     }
 
+    fn asked_to_stop(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
     fn step(&mut self, event: &RlEvent) -> Flow {
         let mut text = format!("loss {:.4}", event.loss);
         match &event.pairs {
@@ -179,6 +183,6 @@ impl Observer for Bar {
         }
         self.line(&format!("step {} of {}: {text}", event.step, event.steps));
         self.steps.push(event.clone());
-        if self.stop.load(Ordering::SeqCst) { Flow::Stop } else { Flow::Continue }
+        if self.asked_to_stop() { Flow::Stop } else { Flow::Continue }
     }
 }

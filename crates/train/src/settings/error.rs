@@ -96,7 +96,7 @@ pub enum SettingsError {
         second: &'static str,
     },
     /// A key without which nothing can run.
-    #[error("`{key}` is not given; set it in the settings file or with --{key}")]
+    #[error("`{key}` is not given; set it in the settings file or with --{}", key.replace('_', "-"))]
     Missing {
         /// The key.
         key: &'static str,
