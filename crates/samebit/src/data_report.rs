@@ -21,6 +21,8 @@ pub(crate) struct DataReport {
     too_long: train::TooLongPolicy,
     file_bytes: usize,
     cache: CacheOutcome,
+    /// Which code turned text into ids; null where the cache had them.
+    encoder: Option<String>,
     /// What was read, kept and dropped, of all of it.
     report: Report,
     /// What is trained on: `identity`, the histograms, packing, steps and order are of these.
@@ -48,7 +50,7 @@ impl DataReport {
         schedule: &mut Schedule,
         sample: Option<SampleView>,
     ) -> DataReport {
-        let Data { dataset, evaluation, cache, bytes, .. } = data;
+        let Data { dataset, evaluation, cache, bytes, way, .. } = data;
         DataReport {
             model: model.identity.clone(),
             identity: dataset.identity(),
@@ -56,6 +58,7 @@ impl DataReport {
             too_long: resolved.too_long.value,
             file_bytes: bytes,
             cache,
+            encoder: way,
             report: dataset.report().clone(),
             trained: dataset.size(),
             held_out: evaluation.as_ref().map(Dataset::size),
@@ -90,12 +93,14 @@ pub(crate) fn text(report: &DataReport) -> String {
 }
 
 fn head(report: &DataReport) -> String {
+    let encoder = report.encoder.iter().map(|way| format!(" · by {way}"));
     format!(
-        "{}\ndata {} · order {}\n{}\n",
+        "{}\ndata {} · order {}\n{}{}\n",
         report.model,
         &report.identity[..16],
         &report.order_identity[..16],
-        cache(&report.cache, report.file_bytes)
+        cache(&report.cache, report.file_bytes),
+        encoder.collect::<String>()
     )
 }
 

@@ -5,8 +5,10 @@ use crate::output::warn;
 use crate::progress;
 use anyhow::Result;
 use data::{CacheKey, CacheOutcome, Corpus, DataError, Dataset, EncodeCache, Encoder};
-use std::time::Instant;
-use text::TemplateError;
+use std::cell::RefCell;
+use std::sync::OnceLock;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use text::{TemplateError, Tokenizer};
 use train::Resolved;
 
 /// What a data set came from, and how the cache served it.
@@ -15,6 +17,8 @@ pub(crate) struct EncodedData {
     pub(crate) cache: CacheOutcome,
     /// Bytes of the data files.
     pub(crate) bytes: usize,
+    /// Which code turned text into ids; none where the cache had them.
+    pub(crate) way: Option<String>,
 }
 
 /// Encodes sources for a model as the settings say.
@@ -29,7 +33,12 @@ pub(crate) fn encode(
 ) -> Result<EncodedData> {
     let corpus = Corpus::open(sources)?;
     let vocab = model.checkpoint.config().vocab_size;
-    let encode = || encode_now(model, resolved, &corpus, vocab, quiet);
+    let way = RefCell::new(None);
+    let encode = || {
+        let tokenizer = model.tokenizer()?;
+        way.replace(Some(tokenizer.way().to_string()));
+        encode_now(model, &tokenizer, resolved, &corpus, vocab, quiet)
+    };
     let text = model.text_identity()?;
     let off = if !resolved.encode_cache.value {
         Some(None)
@@ -56,7 +65,7 @@ pub(crate) fn encode(
         }
     };
     cache.warnings.iter().for_each(|warning| warn(warning));
-    Ok(EncodedData { dataset, cache, bytes: corpus.bytes() })
+    Ok(EncodedData { dataset, cache, bytes: corpus.bytes(), way: way.into_inner() })
 }
 
 /// The cache of encoded data, beside downloaded models.
@@ -70,20 +79,20 @@ pub(crate) fn encode_cache(source: &Source, limit_bytes: u64) -> Result<EncodeCa
 
 fn encode_now(
     model: &Model,
+    tokenizer: &Tokenizer,
     resolved: &Resolved,
     corpus: &Corpus,
     vocab: usize,
     quiet: bool,
 ) -> Result<Dataset> {
-    let tokenizer = model.tokenizer()?;
     // Only conversations need a template; the sample that does says so.
     let template = match model.template() {
-        Ok(template) => Some(template),
+        Ok(template) => Some(template.at_unix_time(moment())),
         Err(error) if is_missing(&error) => None,
         Err(error) => return Err(error),
     };
     let encoder = Encoder {
-        tokenizer: &tokenizer,
+        tokenizer,
         template: template.as_ref(),
         vocab,
         threads: resolved.threads.value,
@@ -97,6 +106,17 @@ fn encode_now(
     });
     bar.finish_and_clear();
     dataset.map_err(|error: DataError| error.into())
+}
+
+/// The moment that templates are told which ask for the date: one for all data of this process, so that encoding past
+/// midnight does not mix two days and no conversation is rendered on two of them.
+fn moment() -> i64 {
+    static MOMENT: OnceLock<i64> = OnceLock::new();
+    *MOMENT.get_or_init(|| {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        // A clock before 1970 is wrong by itself; templates are told the first day it can be.
+        since.map_or(0, |since| since.as_secs() as i64)
+    })
 }
 
 fn is_missing(error: &anyhow::Error) -> bool {

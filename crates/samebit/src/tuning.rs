@@ -101,6 +101,8 @@ pub(crate) struct Data {
     held_out_cache: Option<CacheOutcome>,
     /// Of the files.
     pub(crate) bytes: usize,
+    /// Which code turned text into ids, where the cache had none.
+    pub(crate) way: Option<String>,
 }
 
 /// Encodes the data of a run and holds out what its settings say.
@@ -110,7 +112,7 @@ pub(crate) fn datasets(
     source: &Source,
     quiet: bool,
 ) -> Result<Data> {
-    let EncodedData { dataset: whole, cache, bytes } =
+    let EncodedData { dataset: whole, cache, bytes, way } =
         encoding::encode(model, resolved, &resolved.sources(), source, quiet)?;
     let mut held_out_cache = None;
     let (dataset, evaluation, stay) = if let Some(files) = &resolved.eval {
@@ -126,7 +128,7 @@ pub(crate) fn datasets(
     } else {
         (whole, None, None)
     };
-    Ok(Data { dataset, evaluation, stay, cache, held_out_cache, bytes })
+    Ok(Data { dataset, evaluation, stay, cache, held_out_cache, bytes, way })
 }
 
 /// The fastest keep set within the lease of each rank, or a refusal with what would fit.

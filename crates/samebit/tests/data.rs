@@ -128,6 +128,19 @@ fn evaluating_on_what_is_trained_on_is_said() {
 }
 
 #[test]
+fn the_report_says_what_made_the_ids() {
+    let bench = bench();
+    let made = data(&bench, &[]).report();
+    let way = made["encoder"].as_str().unwrap();
+    assert!(
+        way.starts_with("samebit, pieces as ") || way.starts_with("the tokenizers crate: "),
+        "{way}"
+    );
+    let read = data(&bench, &[]).report();
+    assert_eq!((state(&read), &read["encoder"]), ("hit", &Value::Null));
+}
+
+#[test]
 fn the_text_has_every_part() {
     let bench = bench();
     let (model, file) = (bench.model(), bench.arg("data.jsonl"));

@@ -310,16 +310,19 @@ pub enum MaskError {
     /// Every assistant message is marked `train: false`.
     #[error("every assistant message has `train: false`, so nothing of the conversation is learnt")]
     NoneTrained,
-    /// Some messages are marked `train: false`, and the template's blocks do not tell which text is whose.
+    /// A generation block begins elsewhere than where generation would.
     #[error(
-        "`train: false` needs one generation block for each assistant message, and the template rendered {blocks} for \
-         {assistants}"
+        "the generation block of assistant message {index} begins at byte {block}, and generation would begin at byte \
+         {prompt}, so the prompt in training would not be the prompt in use; move the block's tag in the template, or what \
+         it adds with add_generation_prompt"
     )]
-    Blocks {
-        /// Blocks with text.
-        blocks: usize,
-        /// Assistant messages.
-        assistants: usize,
+    BlockStart {
+        /// The assistant message, from 0.
+        index: usize,
+        /// Where the block begins, in bytes.
+        block: usize,
+        /// Where the rendering for generation ends, in bytes.
+        prompt: usize,
     },
     /// The template has `{% generation %}` blocks, but none of them was rendered.
     #[error("the template's generation blocks rendered no text for this conversation")]
@@ -332,8 +335,8 @@ pub enum MaskError {
     /// What comes before an assistant's turn reads otherwise once the turn is there.
     #[error(
         "the template rewrites what comes before assistant message {index} once its turn is known (first difference at \
-         byte {byte}), so the prompt in training would not be the prompt in use; use a template with \
-         {{% generation %}} blocks"
+         byte {byte}), so the prompt in training would not be the prompt in use; use a template that \
+         does not"
     )]
     RewritesPrompt {
         /// The assistant message, from 0.
@@ -344,7 +347,7 @@ pub enum MaskError {
     /// An assistant's turn reads otherwise once later messages follow it.
     #[error(
         "the template rewrites assistant message {index} when messages follow it (first difference at byte {byte}); \
-         give it `train: false`, end the conversation with it, or use a template with {{% generation %}} blocks"
+         give it `train: false`, end the conversation with it, or use a template that does not"
     )]
     RewritesTurn {
         /// The assistant message, from 0.

@@ -8,6 +8,7 @@
 //!
 //! Text is UTF-8 and ranges are in bytes; token ids are `u32`.
 
+mod byte_level;
 mod encoding_mask;
 mod error;
 mod generation;
@@ -35,4 +36,4 @@ pub use special_tokens::SpecialTokens;
 pub use stream::StreamDecoder;
 pub use supervised::Supervised;
 pub use template::{ChatTemplate, Rendered};
-pub use tokenizer::Tokenizer;
+pub use tokenizer::{EncodeWay, Tokenizer};

@@ -2,6 +2,7 @@
 //!
 //! The patterns are those of each model's own `tokenizer.json`; llama.cpp's `llama-vocab.cpp` gives the names.
 
+use serde_json::{Value, json};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::digits::Digits;
@@ -65,6 +66,20 @@ impl PreTokenizer {
         })
     }
 
+    /// The way that a `tokenizer.json` describes under `pre_tokenizer`, if it is one of these to the letter (what
+    /// changes offsets only does not count).
+    pub(crate) fn of(pre_tokenizer: &Value) -> Option<Self> {
+        let stages = match pre_tokenizer["pretokenizers"].as_array() {
+            Some(stages) => stages.iter().collect(),
+            None => vec![pre_tokenizer],
+        };
+        Self::ALL.into_iter().find(|kind| {
+            let wanted = kind.stages();
+            wanted.len() == stages.len()
+                && wanted.iter().zip(&stages).all(|(wanted, found)| agrees(wanted, found))
+        })
+    }
+
     /// Every way.
     pub(crate) const ALL: [Self; 4] = [Self::Gpt2, Self::DigitsGpt2, Self::Llama3, Self::Qwen2];
 
@@ -79,8 +94,7 @@ impl PreTokenizer {
     }
 
     /// The stages as a `tokenizer.json` spells them, without what changes offsets only.
-    pub(crate) fn stages(self) -> Vec<serde_json::Value> {
-        use serde_json::json;
+    pub(crate) fn stages(self) -> Vec<Value> {
         let bytes = |own_pattern: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": own_pattern});
         let split = |pattern: &str| json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
         match self {
@@ -123,6 +137,11 @@ impl PreTokenizer {
     }
 }
 
+/// Whether a stage has every value that is wanted.
+fn agrees(wanted: &Value, found: &Value) -> bool {
+    wanted.as_object().is_some_and(|wanted| wanted.iter().all(|(key, value)| found[key] == *value))
+}
+
 fn split(pattern: &str) -> Result<PreTokenizerWrapper, TokenizerError> {
     let pattern = SplitPattern::Regex(pattern.to_owned());
     Split::new(pattern, SplitDelimiterBehavior::Isolated, false)
@@ -149,6 +168,17 @@ mod tests {
                 }
             }
             assert_eq!(kind.stages().len(), built.len());
+            let found = serde_json::to_value(kind.stage().unwrap()).unwrap();
+            assert_eq!(PreTokenizer::of(&found), Some(kind));
         }
+    }
+
+    #[test]
+    fn a_pattern_of_another_letter_is_another_way() {
+        assert_eq!(PreTokenizer::of(&Value::Null), None);
+        let mut qwen2 = serde_json::to_value(PreTokenizer::Qwen2.stage().unwrap()).unwrap();
+        let pattern = &mut qwen2["pretokenizers"][0]["pattern"]["Regex"];
+        *pattern = json!(format!("{}+", pattern.as_str().unwrap()));
+        assert_eq!(PreTokenizer::of(&qwen2), None);
     }
 }

@@ -6,7 +6,8 @@ use std::ops::Range;
 use serde_json::{Map, Value};
 
 use crate::messages::{is_assistant, is_learnt};
-use crate::{ChatTemplate, MaskError, Tokenizer};
+use crate::template::Prepared;
+use crate::{ChatTemplate, MaskError, Rendered, Tokenizer};
 
 /// A rendered conversation and the part of it that training learns.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,12 +21,14 @@ pub struct Supervised {
 impl ChatTemplate {
     /// Renders a conversation and finds the assistant's turns in it.
     ///
-    /// Where the template has `{% generation %}` blocks, their text is the assistant's. Otherwise the turn of assistant
-    /// message *i* is found by rendering prefixes: it begins where
+    /// The turn of assistant message *i* is found by rendering prefixes: it begins where
     /// `render(messages[..i], add_generation_prompt = true)` ends and it ends where `render(messages[..=i])` ends, less
     /// the white space after the turn's end marker. The end marker (`<|im_end|>`, `<|eot_id|>`, `<end_of_turn>`: a
     /// special token of `tokenizer` that ends the turn but for white space) belongs to the turn, since the model has to
     /// say it; what the template puts after it does not. A turn without such a marker is kept whole.
+    ///
+    /// Where the template has `{% generation %}` blocks, they say which text of a turn is learnt; the first must begin where
+    /// the turn does, and an end marker that follows the last belongs to it, in the block or not.
     ///
     /// A message with `train: false` is rendered and not learnt.
     ///
@@ -34,7 +37,7 @@ impl ChatTemplate {
     /// refused. A turn that is not learnt may be rewritten: the turns after it see what generation shows them.
     ///
     /// # Errors
-    /// [`MaskError::NoAssistant`], [`MaskError::NoneTrained`], [`MaskError::NoGeneration`], [`MaskError::Blocks`],
+    /// [`MaskError::NoAssistant`], [`MaskError::NoneTrained`], [`MaskError::NoGeneration`], [`MaskError::BlockStart`],
     /// [`MaskError::AssistantFirst`], [`MaskError::RewritesPrompt`], [`MaskError::RewritesTurn`], or what
     /// [`ChatTemplate::render`] gives.
     pub fn render_with_mask(
@@ -44,75 +47,107 @@ impl ChatTemplate {
         tools: Option<&Value>,
         extra: &Map<String, Value>,
     ) -> Result<Supervised, MaskError> {
-        let whole = self.render_tracked(messages, tools, false, extra)?;
+        let prepared = self.prepare(messages, tools, extra)?;
+        let whole = prepared.render(messages.len(), false)?;
         if !messages.iter().any(is_assistant) {
             return Err(MaskError::NoAssistant);
         }
         if !messages.iter().any(is_learnt) {
             return Err(MaskError::NoneTrained);
         }
-        let spans = if self.has_generation_blocks() {
-            spans_of_blocks(whole.generation, messages)?
-        } else {
-            self.spans_by_prefix(tokenizer, messages, tools, extra, &whole.text)?
-        };
-        Ok(Supervised { text: whole.text, spans })
-    }
-
-    fn spans_by_prefix(
-        &self,
-        tokenizer: &Tokenizer,
-        messages: &[Value],
-        tools: Option<&Value>,
-        extra: &Map<String, Value>,
-        whole: &str,
-    ) -> Result<Vec<Range<usize>>, MaskError> {
-        let mut spans = Vec::new();
-        for index in (0..messages.len()).filter(|&index| is_learnt(&messages[index])) {
-            if index == 0 {
-                return Err(MaskError::AssistantFirst);
-            }
-            let prompt = self.render(&messages[..index], tools, true, extra)?;
-            // The last turn ends where the whole does, which is rendered already.
-            let to_here = if index + 1 == messages.len() {
-                Cow::Borrowed(whole)
-            } else {
-                Cow::Owned(self.render(&messages[..=index], tools, false, extra)?)
-            };
-            if let Some(byte) = difference(&prompt, &to_here) {
-                return Err(MaskError::RewritesPrompt { index, byte });
-            }
-            if let Some(byte) = difference(&to_here, whole) {
-                return Err(MaskError::RewritesTurn { index, byte });
-            }
-            let turn = &to_here[prompt.len()..];
-            let end = prompt.len() + said(turn, tokenizer.special_texts()).len();
-            if end > prompt.len() {
-                spans.push(prompt.len()..end);
-            }
+        let spans = spans(&prepared, tokenizer.special_texts(), messages, &whole)?;
+        if spans.is_empty() && self.has_generation_blocks() {
+            return Err(MaskError::NoGeneration);
         }
-        Ok(spans)
+        Ok(Supervised { text: whole.text, spans })
     }
 }
 
-/// The blocks that have text, without those of messages that are not learnt.
-fn spans_of_blocks(
-    blocks: Vec<Range<usize>>,
+fn spans(
+    prepared: &Prepared<'_>,
+    special: &[String],
     messages: &[Value],
+    whole: &Rendered,
 ) -> Result<Vec<Range<usize>>, MaskError> {
-    let said: Vec<Range<usize>> = blocks.into_iter().filter(|block| !block.is_empty()).collect();
-    if said.is_empty() {
-        return Err(MaskError::NoGeneration);
+    let mut spans = Vec::new();
+    for index in (0..messages.len()).filter(|&index| is_learnt(&messages[index])) {
+        let turn = turn(prepared, messages.len(), index, &whole.text)?;
+        let learnt = if prepared.has_blocks() {
+            blocks(index, &turn, special, whole)?
+        } else {
+            let said = said(&whole.text[turn.clone()], special).len();
+            vec![turn.start..turn.start + said]
+        };
+        spans.extend(learnt.into_iter().filter(|span| !span.is_empty()));
     }
-    let assistants: Vec<&Value> = messages.iter().filter(|message| is_assistant(message)).collect();
-    if assistants.iter().all(|message| is_learnt(message)) {
-        return Ok(said);
+    Ok(spans)
+}
+
+/// The bytes of an assistant's turn, from where generation would begin it to where the next message begins.
+fn turn(
+    prepared: &Prepared<'_>,
+    messages: usize,
+    index: usize,
+    whole: &str,
+) -> Result<Range<usize>, MaskError> {
+    if index == 0 {
+        return Err(MaskError::AssistantFirst);
     }
-    if said.len() != assistants.len() {
-        return Err(MaskError::Blocks { blocks: said.len(), assistants: assistants.len() });
+    let prompt = prepared.render(index, true)?.text;
+    // The last turn ends where the whole does, which is rendered already.
+    let to_here = if index + 1 == messages {
+        Cow::Borrowed(whole)
+    } else {
+        Cow::Owned(prepared.render(index + 1, false)?.text)
+    };
+    if let Some(byte) = difference(&prompt, &to_here) {
+        return Err(MaskError::RewritesPrompt { index, byte });
     }
-    let learnt = said.into_iter().zip(assistants).filter(|(_, message)| is_learnt(message));
-    Ok(learnt.map(|(block, _)| block).collect())
+    if let Some(byte) = difference(&to_here, whole) {
+        return Err(MaskError::RewritesTurn { index, byte });
+    }
+    Ok(prompt.len()..to_here.len())
+}
+
+/// The blocks in a turn, those side by side as one, with the end marker that follows the last.
+fn blocks(
+    index: usize,
+    turn: &Range<usize>,
+    special: &[String],
+    whole: &Rendered,
+) -> Result<Vec<Range<usize>>, MaskError> {
+    let reaches_in = |block: &&Range<usize>| {
+        block.start < turn.end && (block.end > turn.start || block.start == turn.start)
+    };
+    let mut spans: Vec<Range<usize>> = Vec::new();
+    for block in whole.generation.iter().filter(reaches_in) {
+        match spans.last_mut() {
+            None if block.start != turn.start => {
+                let (block, prompt) = (block.start, turn.start);
+                return Err(MaskError::BlockStart { index, block, prompt });
+            }
+            Some(last) if last.end == block.start => last.end = block.end,
+            _ => spans.push(block.clone()),
+        }
+    }
+    if let Some(last) = spans.last_mut() {
+        last.end += marker(&whole.text[last.clone()], &whole.text[last.end..turn.end], special);
+    }
+    Ok(spans)
+}
+
+/// The bytes up to the end of the marker that follows a block's text; 0 where the text has one, or none follows.
+fn marker(said: &str, rest: &str, special: &[String]) -> usize {
+    let markers = special.iter().filter(|token| !token.is_empty());
+    if markers.clone().any(|token| said.trim_end().ends_with(token.as_str())) {
+        return 0;
+    }
+    let space = rest.len() - rest.trim_start().len();
+    markers
+        .filter(|token| rest[space..].starts_with(token.as_str()))
+        .map(|token| space + token.len())
+        .max()
+        .unwrap_or(0)
 }
 
 /// The turn without the white space after its end marker; the whole turn where it has no end marker.
@@ -124,6 +159,9 @@ fn said<'a>(turn: &'a str, special: &[String]) -> &'a str {
 
 /// The first byte at which `prefix` is no prefix of `text`.
 fn difference(prefix: &str, text: &str) -> Option<usize> {
+    if text.starts_with(prefix) {
+        return None;
+    }
     let (prefix, text) = (prefix.as_bytes(), text.as_bytes());
     let common = prefix.iter().zip(text).take_while(|(a, b)| a == b).count();
     (common < prefix.len()).then_some(common)

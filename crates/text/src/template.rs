@@ -143,38 +143,77 @@ impl ChatTemplate {
         add_generation_prompt: bool,
         extra: &Map<String, Value>,
     ) -> Result<Rendered, TemplateError> {
+        self.prepare(messages, tools, extra)?.render(messages.len(), add_generation_prompt)
+    }
+
+    /// Takes a conversation to the form that the engine reads, once for all its renderings.
+    pub(crate) fn prepare(
+        &self,
+        messages: &[Value],
+        tools: Option<&Value>,
+        extra: &Map<String, Value>,
+    ) -> Result<Prepared<'_>, TemplateError> {
         let messages = messages::normalize(messages)?;
         messages::check_tools(tools)?;
         let tools = tools.filter(|tools| !tools.is_null());
         if let Some(name) = extra.keys().find(|key| RESERVED.contains(&key.as_str())) {
             return Err(TemplateError::ReservedVariable { name: name.clone() });
         }
-        let mut context: Vec<(&str, Jinja)> = Vec::new();
-        context.extend(self.special.iter().map(|(name, text)| (name, text.into())));
-        context.extend(
-            extra.iter().map(|(name, value)| (name.as_str(), Jinja::from_serialize(value))),
-        );
-        context.extend([
-            ("messages", Jinja::from_serialize(&messages)),
-            ("tools", Jinja::from_serialize(tools)),
-            ("documents", Jinja::from(())),
-            ("add_generation_prompt", add_generation_prompt.into()),
-        ]);
         if self.has_generation {
             let input = serde_json::json!([messages, tools, extra]).to_string();
             generation::refuse_markers(&input)?;
         }
-        let name = if tools.is_some() && self.names.iter().any(|name| name == TOOL_USE) {
-            TOOL_USE
-        } else {
-            DEFAULT
-        };
+        let special = self.special.iter().map(|(name, text)| (name.to_owned(), text.into()));
+        let extra = extra.iter().map(|(name, value)| (name.clone(), Jinja::from_serialize(value)));
+        let mut variables: Vec<(String, Jinja)> = special.chain(extra).collect();
+        variables.push(("tools".to_owned(), Jinja::from_serialize(tools)));
+        variables.push(("documents".to_owned(), Jinja::from(())));
+        let tool_use = tools.is_some() && self.names.iter().any(|name| name == TOOL_USE);
+        Ok(Prepared {
+            template: self,
+            name: if tool_use { TOOL_USE } else { DEFAULT },
+            messages: messages.iter().map(Jinja::from_serialize).collect(),
+            variables,
+        })
+    }
+}
+
+/// A conversation in the form that the engine reads.
+pub(crate) struct Prepared<'a> {
+    template: &'a ChatTemplate,
+    /// Which of the templates.
+    name: &'static str,
+    messages: Vec<Jinja>,
+    /// Everything but the messages and what differs between renderings.
+    variables: Vec<(String, Jinja)>,
+}
+
+impl Prepared<'_> {
+    /// Whether the template marks the assistant's text itself.
+    pub(crate) fn has_blocks(&self) -> bool {
+        self.template.has_generation
+    }
+
+    /// Renders the first `count` messages, which are at least one.
+    pub(crate) fn render(
+        &self,
+        count: usize,
+        add_generation_prompt: bool,
+    ) -> Result<Rendered, TemplateError> {
+        let messages = Jinja::from(self.messages[..count].to_vec());
+        let own = [
+            ("messages".to_owned(), messages),
+            ("add_generation_prompt".to_owned(), add_generation_prompt.into()),
+        ];
         let text = self
+            .template
             .environment
-            .get_template(name)
-            .and_then(|template| template.render(Jinja::from_iter(context)))
-            .map_err(|error| render_error(name, &error))?;
-        if !self.has_generation {
+            .get_template(self.name)
+            .and_then(|template| {
+                template.render(Jinja::from_iter(self.variables.iter().cloned().chain(own)))
+            })
+            .map_err(|error| render_error(self.name, &error))?;
+        if !self.template.has_generation {
             return Ok(Rendered { text, generation: Vec::new() });
         }
         let (text, generation) = generation::take_markers(&text)?;

@@ -102,18 +102,7 @@ fn kind_of(json: &Value) -> Result<PreTokenizer, String> {
         let what = if model["type"] == "BPE" { "SentencePiece" } else { "another kind" };
         return Err(format!("it is {what}, not byte-level BPE"));
     }
-    let stages = match &json["pre_tokenizer"] {
-        Value::Null => Vec::new(),
-        stage => match stage["pretokenizers"].as_array() {
-            Some(stages) => stages.iter().collect(),
-            None => vec![stage],
-        },
-    };
-    let kind = PreTokenizer::ALL.into_iter().find(|kind| {
-        let wanted = kind.stages();
-        wanted.len() == stages.len()
-            && wanted.iter().zip(&stages).all(|(w, found)| agrees(w, found))
-    });
+    let kind = PreTokenizer::of(&json["pre_tokenizer"]);
     let Some(kind) = kind else {
         return Err(format!(
             "it cuts text in a way that has no name here ({}); known are {}",
@@ -134,11 +123,6 @@ fn kind_of(json: &Value) -> Result<PreTokenizer, String> {
         ));
     }
     Ok(kind)
-}
-
-/// Whether a stage has every value that is wanted.
-fn agrees(wanted: &Value, found: &Value) -> bool {
-    wanted.as_object().is_some_and(|wanted| wanted.iter().all(|(key, value)| found[key] == *value))
 }
 
 /// The merge rules, each as two tokens with a space between.

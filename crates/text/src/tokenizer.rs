@@ -1,8 +1,10 @@
 //! Text to token ids and back.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use formats::gguf::Metadata;
 use serde_json::{Map, Value};
@@ -10,6 +12,7 @@ use tokenizers::processors::PostProcessorWrapper;
 use tokenizers::processors::sequence::Sequence;
 use tokenizers::processors::template::TemplateProcessing;
 
+use crate::byte_level::ByteLevel;
 use crate::gguf;
 use crate::merge_check;
 use crate::special_tokens::{ReadConfig, SpecialTokens, read_config};
@@ -21,6 +24,9 @@ const FILE_LIMIT: u64 = 512 << 20;
 /// A model's tokenizer: byte-level or SentencePiece BPE, whatever its `tokenizer.json` or GGUF file says.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
+    /// The fast way, or why there is none; made when text is first encoded, since it takes its time (some 0.2 s for
+    /// 280,000 merges).
+    byte_level: OnceLock<Result<ByteLevel, String>>,
     special: SpecialTokens,
     special_texts: Vec<String>,
     /// Ids of all special tokens, sorted.
@@ -29,6 +35,32 @@ pub struct Tokenizer {
     eos: Option<u32>,
     adds_bos: bool,
     vocab_size: usize,
+}
+
+/// Which code turns text into ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EncodeWay<'a> {
+    /// This crate's own, for byte-level BPE. Text that is not composed (NFC) where it must be, that has a run of
+    /// white space beyond 64 KiB or a byte without a token, or that [`Tokenizer::encode`] adds tokens to goes through
+    /// the library all the same.
+    ByteLevel {
+        /// How text is cut to pieces, as GGUF names it.
+        pieces: &'static str,
+    },
+    /// The `tokenizers` crate's.
+    Library {
+        /// What of the tokenizer is not known here.
+        reason: &'a str,
+    },
+}
+
+impl fmt::Display for EncodeWay<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ByteLevel { pieces } => write!(f, "samebit, pieces as {pieces}"),
+            Self::Library { reason } => write!(f, "the tokenizers crate: {reason}"),
+        }
+    }
 }
 
 /// Ids of a text and the bytes of it that each stands for.
@@ -122,6 +154,7 @@ impl Tokenizer {
             adds_bos: bos.is_some() && first == bos,
             vocab_size,
             inner,
+            byte_level: OnceLock::new(),
         })
     }
 
@@ -133,6 +166,16 @@ impl Tokenizer {
     /// # Errors
     /// [`TokenizerError::Encode`].
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
+        if !add_special
+            && let Ok(byte_level) = self.byte_level()
+            && let Ok(ids) = byte_level.encode(text)
+        {
+            return Ok(ids);
+        }
+        self.encode_by_library(text, add_special)
+    }
+
+    fn encode_by_library(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
         let encoding = self
             .inner
             .encode_fast(text, add_special)
@@ -150,6 +193,13 @@ impl Tokenizer {
     ///
     /// Tokens of one character (a byte-level vocabulary may need several for it) all have that character's bytes.
     pub(crate) fn encode_with_ranges(&self, text: &str) -> Result<Spelled, TokenizerError> {
+        match self.byte_level().map(|byte_level| byte_level.encode_with_ranges(text)) {
+            Ok(Ok(spelled)) => Ok(spelled),
+            _ => self.spell_by_library(text),
+        }
+    }
+
+    pub(crate) fn spell_by_library(&self, text: &str) -> Result<Spelled, TokenizerError> {
         let encoding = self
             .inner
             .encode(text, false)
@@ -158,6 +208,18 @@ impl Tokenizer {
             ids: encoding.get_ids().to_vec(),
             ranges: encoding.get_offsets().iter().map(|(start, end)| *start..*end).collect(),
         })
+    }
+
+    pub(crate) fn byte_level(&self) -> Result<&ByteLevel, &str> {
+        self.byte_level.get_or_init(|| ByteLevel::of(&self.inner)).as_ref().map_err(String::as_str)
+    }
+
+    /// Which code turns text into ids. Both ways give the same ones.
+    pub fn way(&self) -> EncodeWay<'_> {
+        match self.byte_level() {
+            Ok(byte_level) => EncodeWay::ByteLevel { pieces: byte_level.name() },
+            Err(reason) => EncodeWay::Library { reason },
+        }
     }
 
     /// The text of `ids`; `skip_special` leaves special tokens out. Bytes that are no UTF-8 become U+FFFD.

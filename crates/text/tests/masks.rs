@@ -207,7 +207,7 @@ fn a_turn_marked_untrained_is_rendered_and_not_learnt() {
 }
 
 #[test]
-fn generation_blocks_are_told_apart_where_there_is_one_a_turn() {
+fn generation_blocks_are_told_apart_by_their_turns() {
     let golden = common::golden("chat_templates.json");
     let source = golden["templates"]["construct_generation"]["source"].as_str().unwrap();
     let tokenizer = byte_tokenizer();
@@ -220,8 +220,51 @@ fn generation_blocks_are_told_apart_where_there_is_one_a_turn() {
     let twice = source
         .replace("{% endgeneration %}", "{% endgeneration %}{% generation %}!{% endgeneration %}");
     assert_ne!(twice, source);
-    let error = mask(&plain(&twice), &tokenizer, &marked).unwrap_err();
-    assert!(matches!(error, MaskError::Blocks { blocks: 4, assistants: 2 }), "{error}");
+    let supervised = mask(&plain(&twice), &tokenizer, &marked).unwrap();
+    assert_eq!(spans(&supervised), ["Goodbye.</s>!"]);
+}
+
+/// A template whose blocks hold the assistant's words between `before` and `after`, and whose prompt for generation ends
+/// with `prompt`.
+fn with_blocks(before: &str, after: &str, prompt: &str) -> ChatTemplate {
+    plain(&format!(
+        "{{% for m in messages %}}<|im_start|>{{{{ m.role }}}}:{{% if m.role == 'assistant' %}}{before}\
+         {{% generation %}}{{{{ m.content }}}}{{% endgeneration %}}{{% else %}}{{{{ m.content }}}}{{% endif %}}{after}\
+         {{% endfor %}}{{% if add_generation_prompt %}}<|im_start|>assistant:{prompt}{{% endif %}}"
+    ))
+}
+
+#[test]
+fn the_marker_after_a_block_is_learnt_and_the_next_turns_is_not() {
+    let tokenizer = byte_tokenizer();
+    let learnt = |after: &str| {
+        let supervised = mask(&with_blocks("", after, ""), &tokenizer, &messages("multi_turn"));
+        spans(&supervised.unwrap()).join("|")
+    };
+    assert_eq!(learnt("<|im_end|>"), "Hello!<|im_end|>|Goodbye.<|im_end|>");
+    assert_eq!(learnt("\n<|im_end|>\n"), "Hello!\n<|im_end|>|Goodbye.\n<|im_end|>");
+    assert_eq!(learnt("\n"), "Hello!|Goodbye.");
+    assert_eq!(learnt(""), "Hello!|Goodbye.");
+    assert_eq!(learnt(" end<|im_end|>"), "Hello!|Goodbye.");
+}
+
+#[test]
+fn a_block_begins_where_generation_would() {
+    let tokenizer = byte_tokenizer();
+    let refusal = |before: &str, prompt: &str| {
+        let template = with_blocks(before, "<|im_end|>", prompt);
+        mask(&template, &tokenizer, &messages("answered")).unwrap_err()
+    };
+    let error = refusal("", "<think>");
+    assert!(matches!(error, MaskError::RewritesPrompt { index: 1, .. }), "{error}");
+    let error = refusal("[", "");
+    assert!(
+        matches!(error, MaskError::BlockStart { index: 1, block, prompt } if block == prompt + 1),
+        "{error}"
+    );
+    let template = with_blocks("<think>", "<|im_end|>", "<think>");
+    let supervised = mask(&template, &tokenizer, &messages("answered")).unwrap();
+    assert_eq!(spans(&supervised), ["4<|im_end|>"]);
 }
 
 #[test]

@@ -63,11 +63,14 @@ impl Entry {
     /// Bytes of the file.
     pub(super) fn bytes(&self) -> u64 {
         let head = MAGIC.len() + size_of::<u32>() + self.header().len();
-        (head + self.body_bytes() + HASH_BYTES) as u64
+        let body = self.body_bytes().expect("a data set in memory has a size");
+        (head + body + HASH_BYTES) as u64
     }
 
-    fn body_bytes(&self) -> usize {
-        3 * size_of::<u32>() * self.samples + (size_of::<u32>() + 1) * self.tokens
+    /// Bytes between header and hash; none where there can be no such number of samples or tokens.
+    fn body_bytes(&self) -> Option<usize> {
+        let samples = self.samples.checked_mul(3 * size_of::<u32>())?;
+        samples.checked_add(self.tokens.checked_mul(size_of::<u32>() + 1)?)
     }
 }
 
@@ -139,7 +142,7 @@ pub(super) fn parse(
     let malformed =
         |reason: &str| CacheError::Malformed { path: path.to_owned(), reason: reason.to_owned() };
     let sources = SourceInfo::of(corpus);
-    if body.len() != entry.body_bytes() || entry.counts.len() != sources.len() {
+    if Some(body.len()) != entry.body_bytes() || entry.counts.len() != sources.len() {
         return Err(malformed("its parts are not as long as its header says"));
     }
     let mut rest = body;

@@ -12,7 +12,7 @@ mod tests;
 
 pub use entry::Entry;
 pub use error::CacheError;
-pub use key::CacheKey;
+pub use key::{CacheKey, ENCODER_VERSION};
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -211,7 +211,11 @@ impl EncodeCache {
             return Err(CacheError::OverLimit { bytes, limit: self.limit_bytes });
         }
         fs::create_dir_all(folder).map_err(io("create", folder))?;
-        let staged = tempfile::Builder::new().prefix(WRITING).tempfile_in(folder);
+        let mut builder = tempfile::Builder::new();
+        // As any file, so that the cache can be shared: what the umask leaves of it.
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        let staged = builder.prefix(WRITING).tempfile_in(folder);
         let mut out = BufWriter::new(staged.map_err(io("create a file in", folder))?);
         entry::write(&mut out, &entry, dataset).map_err(io("write", &path))?;
         out.flush().map_err(io("write", &path))?;
@@ -258,8 +262,11 @@ impl EncodeCache {
         let mut entries = self.list()?;
         // First, so that it is counted before any that may go.
         entries.sort_by_key(|info| stays.is_none_or(|key| info.key != key.as_str()));
+        let mut full = false;
         for info in entries {
-            if pruned.kept_bytes + info.bytes <= limit_bytes {
+            // Once one goes, all that were used before it go: a small one does not outlive a newer one by its size.
+            full |= pruned.kept_bytes + info.bytes > limit_bytes;
+            if !full {
                 pruned.kept += 1;
                 pruned.kept_bytes += info.bytes;
                 continue;

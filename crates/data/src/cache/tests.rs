@@ -315,6 +315,31 @@ fn the_entry_used_longest_ago_goes_first_and_the_new_one_stays() {
 }
 
 #[test]
+fn a_small_entry_does_not_outlive_a_newer_one_by_its_size() {
+    let (small, large) = (Fixture::with_length(10), Fixture::with_length(1000));
+    let cache = small.cache(PLENTY);
+    small.get(&cache);
+    large.get(&cache);
+    age(&cache, &small.key, 100);
+    age(&cache, &large.key, 50);
+    let small_bytes = cache.list().unwrap().iter().map(|info| info.bytes).min().unwrap();
+    assert_eq!(cache.prune(small_bytes).unwrap().removed, 2);
+}
+
+#[cfg(unix)]
+#[test]
+fn an_entry_is_readable_to_whom_any_file_is() {
+    use std::os::unix::fs::PermissionsExt;
+    let fixture = Fixture::new();
+    let cache = fixture.cache(PLENTY);
+    fixture.get(&cache);
+    let other = fixture.folder.path().join("other");
+    std::fs::write(&other, "a").unwrap();
+    let mode = |path| std::fs::metadata(path).unwrap().permissions().mode();
+    assert_eq!(mode(cache.path(&fixture.key)), mode(other));
+}
+
+#[test]
 fn files_abandoned_while_written_go_and_others_stay() {
     let fixture = Fixture::new();
     let cache = fixture.cache(PLENTY);
