@@ -76,7 +76,7 @@ fn spans(
             blocks(index, &turn, special, whole)?
         } else {
             let said = said(&whole.text[turn.clone()], special).len();
-            vec![turn.start..turn.start + said]
+            Vec::from([turn.start..turn.start + said])
         };
         spans.extend(learnt.into_iter().filter(|span| !span.is_empty()));
     }

@@ -78,7 +78,6 @@ fn rates(columns: &mut Columns) {
 mod tests {
     use super::*;
     use serde_json::json;
-    use std::fs;
 
     #[test]
     fn a_rate_is_tokens_over_seconds_where_time_passed() {
