@@ -249,7 +249,7 @@ fn check_lists_what_must_hold_and_leaves_nothing() {
             checks.iter().filter(chosen).map(|c| c["figure"].as_str().unwrap()).collect();
         assert!(!figures.is_empty(), "{checks:?}");
         let says = |f: &&str| f.contains("faster and not chosen: ") || f.contains("none is faster");
-        assert!(figures.iter().all(|figure| says(figure)), "{figures:?}");
+        assert!(figures.iter().all(says), "{figures:?}");
     }
     // Neither it nor its way through the encode cache changes a bit of the run.
     let unchecked = train(&bench, "unchecked", &[]).report();

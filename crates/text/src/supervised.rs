@@ -76,7 +76,7 @@ fn spans(
             blocks(index, &turn, special, whole)?
         } else {
             let said = said(&whole.text[turn.clone()], special).len();
-            Vec::from([turn.start..turn.start + said])
+            std::iter::once(turn.start..turn.start + said).collect()
         };
         spans.extend(learnt.into_iter().filter(|span| !span.is_empty()));
     }

@@ -159,10 +159,7 @@ fn session_code(session: &Session) -> String {
                     let file = session.patch.as_deref().unwrap_or(record::PATCH_FILE);
                     format!("{commit} DIRTY: {file} ({} files)", patch.files.len())
                 }
-                (Some(patch), None) if patch.is_kept() => {
-                    format!("{commit} DIRTY: {} files; their patch was not kept", patch.files.len())
-                }
-                (Some(patch), None) => format!(
+                Some(patch) => format!(
                     "{commit} DIRTY: {} files; their patch of {} was too large to keep, BLAKE3 {}",
                     patch.files.len(),
                     Bytes(patch.bytes),

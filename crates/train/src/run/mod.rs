@@ -264,7 +264,7 @@ impl Space {
     /// The folder cannot be read.
     pub fn needed(&self, kept: usize, folder: &Path) -> Result<u64, RunError> {
         let checkpoints = self.checkpoint_bytes.saturating_mul((kept as u64).saturating_add(1));
-        let whole = checkpoints + self.product_bytes + crate::recorder::LAST_BYTES;
+        let whole = checkpoints + self.product_bytes + recorder::LAST_BYTES;
         Ok(whole.saturating_sub(run_folder::held_bytes(folder)?))
     }
 
