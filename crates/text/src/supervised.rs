@@ -72,14 +72,14 @@ fn spans(
     let mut spans = Vec::new();
     for index in (0..messages.len()).filter(|&index| is_learnt(&messages[index])) {
         let turn = turn(prepared, messages.len(), index, &whole.text)?;
-        let learnt = if prepared.has_blocks() {
-            blocks(index, &turn, special, whole)?
+        if prepared.has_blocks() {
+            spans.extend(blocks(index, &turn, special, whole)?);
         } else {
             let said = said(&whole.text[turn.clone()], special).len();
-            std::iter::once(turn.start..turn.start + said).collect()
-        };
-        spans.extend(learnt.into_iter().filter(|span| !span.is_empty()));
+            spans.push(turn.start..turn.start + said);
+        }
     }
+    spans.retain(|span| !span.is_empty());
     Ok(spans)
 }
 

@@ -242,8 +242,8 @@ fn the_marker_after_a_block_is_learnt_and_the_next_turns_is_not() {
         spans(&supervised.unwrap()).join("|")
     };
     assert_eq!(learnt("<|im_end|>"), "Hello!<|im_end|>|Goodbye.<|im_end|>");
-    assert_eq!(learnt("\n<|im_end|>\n"), "Hello!\n<|im_end|>|Goodbye.\n<|im_end|>");
-    assert_eq!(learnt("\n"), "Hello!|Goodbye.");
+    assert_eq!(learnt(" <|im_end|>\n"), "Hello! <|im_end|>|Goodbye. <|im_end|>");
+    assert_eq!(learnt(" "), "Hello!|Goodbye.");
     assert_eq!(learnt(""), "Hello!|Goodbye.");
     assert_eq!(learnt(" end<|im_end|>"), "Hello!|Goodbye.");
 }

@@ -1,0 +1,56 @@
+//! What a fixed corpus encodes to, beside the version of the encoder that the cache's keys hold.
+
+mod common;
+
+use common::{Fixture, TEMPLATE, encode};
+use data::{ENCODER_VERSION, Encoder, TooLong};
+use text::ChatTemplate;
+
+/// The version, and the hash of [`encoded`] under it. Where only the hash changes, entries of the encode cache would go
+/// on being served as they were: raise the version with it.
+const VERSION_AND_HASH: (u32, &str) =
+    (2, "fcd2f30e61d522fd85a303cb8f1187feb4cbdb893bc0a352fbe5a326a1207741");
+
+/// Every shape, turns that are not learnt, tools, and what is longer than most.
+const LINES: &[&str] = &[
+    r#"{"messages": [{"role": "user", "content": "Hi b"}, {"role": "assistant", "content": "Yes b."}]}"#,
+    r#"{"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "1"}, {"role": "assistant", "content": "one", "train": false}, {"role": "user", "content": "2"}, {"role": "assistant", "content": "two"}], "tools": [{"type": "function"}]}"#,
+    r#"{"messages": [{"role": "user", "content": "a long question, of b and b"}, {"role": "assistant", "content": "a long answer"}, {"role": "user", "content": "q"}, {"role": "assistant", "content": ""}]}"#,
+    r#"{"prompt": "<s>What", "completion": " is b?<|im_end|>"}"#,
+    r#"{"prompt": "", "completion": " b"}"#,
+    r#"{"text": "A text <|im_start|> with\nlines, and  b b."}"#,
+];
+
+/// The identities of the corpus under plain and block templates, both ways of BOS and every rule for long samples.
+fn encoded() -> String {
+    let blocks = TEMPLATE.replace(
+        "{{ m.content }}",
+        "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}",
+    );
+    assert_ne!(blocks, TEMPLATE);
+    let mut hasher = blake3::Hasher::new();
+    for adds_bos in [false, true] {
+        let fixture = Fixture::new(adds_bos);
+        let corpus = fixture.corpus(LINES);
+        for source in [TEMPLATE, &blocks] {
+            let special = fixture.tokenizer.special_tokens().clone();
+            let template = ChatTemplate::new(source, special).unwrap();
+            for (max_length, too_long) in [
+                (1000, TooLong::Refuse),
+                (40, TooLong::Drop),
+                (40, TooLong::Left),
+                (40, TooLong::Middle),
+            ] {
+                let template = Some(&template);
+                let encoder = Encoder { template, max_length, too_long, ..fixture.encoder() };
+                hasher.update(encode(&encoder, &corpus).unwrap().identity().as_bytes());
+            }
+        }
+    }
+    hasher.finalize().to_hex().to_string()
+}
+
+#[test]
+fn the_version_is_that_of_what_is_encoded() {
+    assert_eq!((ENCODER_VERSION, encoded().as_str()), VERSION_AND_HASH);
+}
