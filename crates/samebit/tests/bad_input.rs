@@ -269,7 +269,7 @@ fn output_that_is_there_already() {
     let once = train(&args, &[&SMALL[..], &["--max-steps", "1"]].concat());
     let report = samebit(&once).report();
     let adapter = report["product"].as_str().unwrap();
-    refused(&bench, &once, &["already holds a run", "resume it, or choose another folder"]);
+    refused(&bench, &once, &["already holds a run", "or choose another folder"]);
     let out = bench.arg("run");
     let words = ["run", "not empty", "choose another folder"];
     refused(&bench, &["merge", &args.model, adapter, "--out", &out, "--quiet"], &words);

@@ -96,7 +96,7 @@ fn a_run_killed_twenty_times_ends_with_the_bytes_of_an_unbroken_one() {
     assert_eq!(steps(&run), steps(&bench.path("whole")));
     let product = |run: &str| common::files(&bench.path(run).join("adapter"));
     assert!(product("broken") == product("whole"));
-    let state = |run: &str| common::files(&bench.path(run).join("checkpoints"));
+    let state = |run: &str| common::checkpoints(&bench.path(run));
     assert!(state("broken") == state("whole"), "the same checkpoints, and nothing half-written");
     let diff = samebit(&["diff", &bench.arg("broken"), &bench.arg("whole"), "--json"]).report();
     assert!(diff["first_differing_step"].is_null() && diff["first_differing_tensors"].is_null());

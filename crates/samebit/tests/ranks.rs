@@ -15,7 +15,7 @@ fn train(bench: &Bench, out: &str, more: &[&str]) -> Value {
     }
     args.extend([
         "--micro-tokens",
-        "64",
+        "128",
         "--accumulation",
         "2",
         "--max-steps",

@@ -3,7 +3,7 @@
 mod common;
 
 use arena::{ExecError, Executor, Frame};
-use common::{Fixture, Watch, files, surroundings};
+use common::{Fixture, Watch, checkpoints, files, surroundings};
 use fabric::World;
 use oracle::{Oracle, Precision};
 use program::{Op, Program};
@@ -186,10 +186,9 @@ fn a_run_after_a_probe_has_the_bits_of_one_without() {
                 let mut watch = Watch::default();
                 let around = surroundings();
                 fixture.run_in(&around, out, &more, false, before, &mut watch).unwrap();
-                let kept =
-                    ["adapter", "model", "checkpoints"].map(|part| fixture.out(out).join(part));
+                let kept = ["adapter", "model"].map(|part| fixture.out(out).join(part));
                 let kept = kept.iter().filter(|folder| folder.exists()).map(|folder| files(folder));
-                (fixture.steps(out), kept.collect::<Vec<_>>())
+                (fixture.steps(out), kept.collect::<Vec<_>>(), checkpoints(&fixture.out(out)))
             };
             let (with, without) =
                 (format!("with{}", ranks.len()), format!("without{}", ranks.len()));

@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{Fixture, Watch, files};
+use common::{Fixture, Watch, checkpoints, files};
 use record::Record;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use train::{Outcome, TrainError};
 
 fn product(outcome: Outcome) -> PathBuf {
@@ -12,11 +12,6 @@ fn product(outcome: Outcome) -> PathBuf {
         Outcome::Finished { product } => product,
         stopped => panic!("{stopped:?}"),
     }
-}
-
-/// Checkpoints of a run, without their positions.
-fn checkpoints(out: &Path) -> Vec<(PathBuf, Vec<u8>)> {
-    files(&out.join("checkpoints"))
 }
 
 /// Every rank is in one row of the record, and used what was planned for it.

@@ -168,7 +168,9 @@ impl Run<'_, '_> {
     }
 
     fn conclude(&self, kept: Kept, outcome: &Result<Outcome, RlError>) -> Result<(), RlError> {
-        let Kept { mut recorder, .. } = kept;
+        let Kept { mut recorder, files } = kept;
+        // The room that it holds for checkpoints is no part of what is sealed.
+        drop(files);
         let status = match outcome {
             Ok(Outcome::Finished { product }) => Status::Finished {
                 step: self.resolved.steps(),

@@ -35,13 +35,20 @@ struct Compared {
 pub(crate) fn run(args: Args) -> Result<()> {
     let runs = [&args.first, &args.second];
     let seal = |run: &PathBuf| Sealed::of(run, &Record::read(run)?, None);
-    let found = record::compare(&args.first, &args.second)?;
+    let seals = [seal(runs[0])?, seal(runs[1])?];
+    let intact = || -> Result<()> {
+        runs.into_iter().zip(&seals).try_for_each(|(run, seal)| seal.intact(run))
+    };
+    let found = match record::compare(&args.first, &args.second) {
+        Ok(found) => found,
+        // What was changed may be what cannot be read.
+        Err(error) => return intact().and(Err(error.into())),
+    };
+    let intact = intact();
     let same_bits = found.same_bits();
-    let compared = Compared { found, same_bits, seals: [seal(runs[0])?, seal(runs[1])?] };
+    let compared = Compared { found, same_bits, seals };
     output::report(args.json, &compared, |compared| text(&compared.found))?;
-    for (run, seal) in runs.into_iter().zip(&compared.seals) {
-        seal.intact(run)?;
-    }
+    intact?;
     if args.exit_code && !same_bits {
         bail!("the runs have not the same bits");
     }

@@ -234,6 +234,20 @@ pub fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
+/// Checkpoints of a run: every file and its bytes. Their `state.json` without the hashes of the run's logs, whose lines have
+/// times.
+pub fn checkpoints(run: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = files(&run.join("checkpoints"));
+    for (name, bytes) in &mut found {
+        if name.ends_with("state.json") {
+            let mut state: Value = serde_json::from_slice(bytes).unwrap();
+            state.as_object_mut().unwrap().remove("logs").unwrap();
+            *bytes = state.to_string().into_bytes();
+        }
+    }
+    found
+}
+
 /// The form of ChatML.
 pub const TEMPLATE: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}\
                             <|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";

@@ -263,6 +263,20 @@ pub(crate) fn as_killed(folder: &Path) {
     record::unseal(folder).unwrap();
 }
 
+/// Checkpoints of a run: every file and its bytes. Their `state.json` without the hashes of the run's logs, whose lines have
+/// times.
+pub(crate) fn checkpoints(run: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found = files(&run.join("checkpoints"));
+    for (name, bytes) in &mut found {
+        if name.ends_with("state.json") {
+            let mut state: serde_json::Value = serde_json::from_slice(bytes).unwrap();
+            state.as_object_mut().unwrap().remove("logs").unwrap();
+            *bytes = state.to_string().into_bytes();
+        }
+    }
+    found
+}
+
 /// Every file under a folder with its bytes, by path from it.
 pub(crate) fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
