@@ -154,7 +154,12 @@ impl Run<'_, '_> {
         done: usize,
         observer: &mut dyn Observer,
     ) -> Result<End, TrainError> {
-        self.announce(Action::Initialise, contents::of_every_rank(self))?;
+        // It reads the whole data set, and one rank has nobody to compare with.
+        let alike = match self.resolved.topology().ranks() {
+            1 => 0,
+            _ => contents::of_every_rank(self),
+        };
+        self.announce(Action::Initialise, alike)?;
         self.initialise()?;
         Space::of(self.engine).check(folder, self.resolved.keep_checkpoints.value)?;
         let mut evaluations = Evaluations::default();
