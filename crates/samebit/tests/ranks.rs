@@ -7,24 +7,9 @@ use serde_json::Value;
 use std::path::Path;
 
 fn train(bench: &Bench, out: &str, more: &[&str]) -> Value {
-    let mut args = vec!["train", "--model", "MODEL", "--data", "DATA", "--out", "OUT"];
-    let (model, data, out) = (bench.path("model"), bench.path("data.jsonl"), bench.path(out));
-    for (arg, path) in [("MODEL", &model), ("DATA", &data), ("OUT", &out)] {
-        let at = args.iter().position(|a| *a == arg).unwrap();
-        args[at] = path.to_str().unwrap();
-    }
-    args.extend([
-        "--micro-tokens",
-        "128",
-        "--accumulation",
-        "2",
-        "--max-steps",
-        "2",
-        "--allow-dirty",
-        "--json",
-    ]);
-    args.extend(more);
-    samebit(&args).report()
+    let fixed =
+        ["--micro-tokens", "128", "--accumulation", "2", "--max-steps", "2", "--allow-dirty"];
+    bench.train(out, &[&fixed[..], more].concat()).report()
 }
 
 fn read(path: &Path) -> Vec<u8> {
@@ -94,22 +79,9 @@ fn a_check_over_ranks_is_the_check_of_one_and_its_smoke_runs_on_all() {
 fn degrees_that_cannot_be_are_refused_before_anything_runs() {
     let bench = Bench::with_model("qwen3");
     bench.write("data.jsonl", chats());
-    let (model, data, out) = (bench.path("model"), bench.path("data.jsonl"), bench.path("out"));
-    let paths = [&model, &data, &out].map(|path| path.to_str().unwrap());
-    let ended = samebit(&[
-        "train",
-        "--model",
-        paths[0],
-        "--data",
-        paths[1],
-        "--out",
-        paths[2],
-        "--tp",
-        "16",
-        "--allow-dirty",
-    ]);
+    let ended = bench.train("out", &["--tp", "16", "--allow-dirty"]);
     ended.refused(&["tp = 16", "the width 8"]);
-    assert!(!out.exists());
+    assert!(!bench.path("out").exists());
 }
 
 /// A launcher's processes must not each run the whole.
