@@ -84,7 +84,7 @@ fn main() -> Result<(), Failed> {
         let start = Instant::now();
         let corpus = Corpus::open(&sources)?;
         let text = TextIdentity::of_folder(folder)?;
-        let key = CacheKey::new(&corpus, &text, 0, 0, TooLong::Refuse);
+        let key = CacheKey::new(&corpus, &text, 0, 0, TooLong::Refuse, None);
         let encode = || Ok::<_, Failed>(dataset.clone());
         let (read, outcome) = cache.get_or_encode(&key, &corpus, encode)?;
         let read_s = start.elapsed().as_secs_f64();

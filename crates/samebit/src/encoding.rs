@@ -6,9 +6,8 @@ use crate::progress;
 use anyhow::Result;
 use data::{CacheKey, CacheOutcome, Corpus, DataError, Dataset, EncodeCache, Encoder};
 use std::cell::RefCell;
-use std::sync::OnceLock;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use text::{TemplateError, Tokenizer};
+use std::time::Instant;
+use text::{ChatTemplate, TemplateError, Tokenizer};
 use train::Resolved;
 
 /// What a data set came from, and how the cache served it.
@@ -40,26 +39,17 @@ pub(crate) fn encode(
         encode_now(model, &tokenizer, resolved, &corpus, vocab, quiet)
     };
     let text = model.text_identity()?;
-    let off = if !resolved.encode_cache.value {
-        Some(None)
-    } else if text.uses_clock {
-        Some(Some(
-            "the chat template asks for the date, so the encode cache is not used: encoded data would go stale"
-                .to_string(),
-        ))
-    } else {
-        None
-    };
     let limit = resolved.encode_cache_limit.value.0 as u64;
-    let (dataset, cache) = match (off, encode_cache(source, limit)) {
-        (None, Ok(cache)) => {
+    let cache = resolved.encode_cache.value.then(|| encode_cache(source, limit));
+    let (dataset, cache) = match cache {
+        Some(Ok(cache)) => {
             let (length, rule) = (resolved.max_length.value, resolved.too_long());
-            let key = CacheKey::new(&corpus, &text, vocab, length, rule);
+            let key = CacheKey::new(&corpus, &text, vocab, length, rule, resolved.template_time());
             cache.get_or_encode(&key, &corpus, encode)?
         }
-        (off, cache) => {
-            let no_folder = || cache.err().map(|error| format!("{error:#}; nothing is kept"));
-            let warning = off.unwrap_or_else(no_folder);
+        off => {
+            let no_folder = off.and_then(Result::err);
+            let warning = no_folder.map(|error| format!("{error:#}; nothing is kept"));
             let start = Instant::now();
             (encode()?, CacheOutcome::off(start.elapsed().as_secs_f64(), warning))
         }
@@ -87,7 +77,7 @@ fn encode_now(
 ) -> Result<Dataset> {
     // Only conversations need a template; the sample that does says so.
     let template = match model.template() {
-        Ok(template) => Some(template.at_unix_time(moment())),
+        Ok(template) => Some(dated(template, resolved)),
         Err(error) if is_missing(&error) => None,
         Err(error) => return Err(error),
     };
@@ -108,15 +98,13 @@ fn encode_now(
     dataset.map_err(|error: DataError| error.into())
 }
 
-/// The moment that templates are told which ask for the date: one for all data of this process, so that encoding past
-/// midnight does not mix two days and no conversation is rendered on two of them.
-fn moment() -> i64 {
-    static MOMENT: OnceLock<i64> = OnceLock::new();
-    *MOMENT.get_or_init(|| {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        // A clock before 1970 is wrong by itself; templates are told the first day it can be.
-        since.map_or(0, |since| since.as_secs() as i64)
-    })
+/// A template that is told the day of a run's settings, where it asks for one: every conversation is rendered on the same
+/// day, also where encoding goes past midnight or a run goes on weeks later.
+pub(crate) fn dated(template: ChatTemplate, resolved: &Resolved) -> ChatTemplate {
+    match resolved.template_time() {
+        Some(seconds) => template.at_unix_time(seconds),
+        None => template,
+    }
 }
 
 fn is_missing(error: &anyhow::Error) -> bool {

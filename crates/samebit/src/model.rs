@@ -107,6 +107,11 @@ impl Model {
         })
     }
 
+    /// What defaults of settings depend on.
+    pub(crate) fn facts(&self) -> Result<Facts> {
+        Ok(Facts::of(&self.checkpoint).with_template(self.text_identity()?.uses_clock))
+    }
+
     /// Hashes of all that decides how text is encoded.
     pub(crate) fn text_identity(&self) -> Result<TextIdentity> {
         Ok(match self.checkpoint.gguf_metadata() {

@@ -22,7 +22,7 @@ use serde::Serialize;
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use train::{EvalEvent, Facts, Flow, Observer, Requested, Resolved, Run, StepEvent, Surroundings};
+use train::{EvalEvent, Flow, Observer, Requested, Resolved, Run, StepEvent, Surroundings};
 
 /// Everything before the first step.
 pub(crate) struct Tuning {
@@ -57,7 +57,7 @@ pub(crate) fn prepare(
         .clone()
         .context("no model: give --model, or `model` in the settings file")?;
     let model = model::open(&reference, source, quiet)?;
-    let resolved = requested.resolve(&Facts::of(&model.checkpoint))?;
+    let resolved = requested.resolve(&model.facts()?)?;
     let graph = families::build(model.checkpoint.config(), &resolved.build_options())?.graph;
     let threads = threads_of_a_rank(&resolved);
     let device = Device::new(&Compute { threads: Some(threads), profile: resolved.profile.value })?;

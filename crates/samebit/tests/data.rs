@@ -306,14 +306,30 @@ fn entries_are_listed_and_pruned() {
     assert_eq!((&pruned["removed"], &pruned["kept"]), (&json!(1), &json!(0)));
 }
 
+/// A day's letter leads every conversation, and both the entry's key and the data's identity know it.
 #[test]
-fn a_template_that_asks_for_the_date_is_not_kept() {
+fn a_template_that_asks_for_the_date_is_told_the_runs() {
     let bench = bench();
-    bench.write("model/chat_template.jinja", format!("{{# strftime_now #}}{}", common::TEMPLATE));
-    let ended = data(&bench, &[]);
-    assert!(ended.stderr.contains("asks for the date"), "{}", ended.stderr);
-    assert_eq!(state(&ended.report()), "off");
-    assert!(!bench.path("cache/encoded").exists());
+    let refused = |ended: Ended| ended.refused(&["template_date", "does not ask for the date"]);
+    refused(data(&bench, &["--template-date", "2024-07-26"]));
+    let letter = "{{ 'j' if strftime_now('%Y-%m-%d %H') == '2024-07-26 00' else 'o' }}";
+    bench.write("model/chat_template.jinja", format!("{letter}{}", common::TEMPLATE));
+    let on = |day: &str| {
+        let report = data(&bench, &["--template-date", day, "--show", "1"]).report();
+        let first = report["sample"]["tokens"][0]["text"].as_str().unwrap().to_owned();
+        (state(&report).to_owned(), first, report["identity"].clone())
+    };
+    let (state, first, july) = on("2024-07-26");
+    assert_eq!((&*state, &*first), ("miss", "j"));
+    let (state, first, other) = on("2024-07-27");
+    assert_eq!((&*state, &*first), ("miss", "o"));
+    assert_ne!(july, other);
+    assert_eq!(on("2024-07-26"), ("hit".into(), "j".into(), july));
+    // Without the setting it is today, which is not that day.
+    let report = data(&bench, &["--show", "1"]).report();
+    assert_eq!(report["sample"]["tokens"][0]["text"], "o");
+    let no_day = data(&bench, &["--template-date", "26 Jul 2024"]);
+    no_day.ended_with(2, &["26 Jul 2024", "not a day"]);
 }
 
 #[test]

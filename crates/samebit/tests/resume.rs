@@ -58,6 +58,28 @@ fn a_run_is_resumed_by_its_folder_alone_from_anywhere() {
     both.refused(&["leave --config and --out out"]);
 }
 
+/// The day of the first start is the run's: on another day nothing of it has changed.
+#[test]
+fn a_template_is_told_the_day_of_the_first_start_when_a_run_goes_on() {
+    let bench = bench();
+    let letter = "{{ 'j' if strftime_now('%Y-%m-%d') == '2024-07-26' else 'o' }}";
+    bench.write("model/chat_template.jinja", format!("{letter}{}", common::TEMPLATE));
+    let started = [&FOUR_STEPS[..], &["--template-date", "2024-07-26"]].concat();
+    samebit_in(&bench.path(""), &bench.train_args("run", &started)).report();
+    break_off(&bench.path("run"));
+    let path = bench.path("run/record.json");
+    let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let settings = record["settings"].as_array_mut().unwrap();
+    let date = settings.iter_mut().find(|setting| setting["key"] == "template_date").unwrap();
+    assert_eq!(date["resolved"], "2024-07-26");
+    // As if nobody had asked for it.
+    (date["requested"], date["source"]) = (Value::Null, Value::Null);
+    fs::write(&path, record.to_string()).unwrap();
+    resume(&bench.arg("run"), &["--template-date", "2024-07-27"])
+        .refused(&["data", "template_date"]);
+    assert_eq!(resume(&bench.arg("run"), &[]).report()["steps"].as_array().unwrap().len(), 2);
+}
+
 #[test]
 fn a_run_is_resumed_by_its_settings_and_a_flag_too() {
     let bench = bench();

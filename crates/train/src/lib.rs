@@ -34,7 +34,7 @@ pub use run_folder::{
     CHECKPOINTS, Files, RunError, at as checkpoint_at, checkpoints, load as load_checkpoint,
 };
 pub use settings::{
-    Chosen, DataSource, Facts, Mode, OrderKind, Profile, Requested, Resolved, ScheduleKind,
+    Chosen, DataSource, Date, Facts, Mode, OrderKind, Profile, Requested, Resolved, ScheduleKind,
     Settings, SettingsError, Size, Source, TooLongPolicy, WeightType, default_sequences,
     settings_from_toml,
 };

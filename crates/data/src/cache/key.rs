@@ -18,13 +18,14 @@ pub struct CacheKey(String);
 
 impl CacheKey {
     /// The key of a corpus, encoded by a model's files under these limits ([`crate::Encoder`]'s fields of the same
-    /// names). Names, places and weights of sources are not in it: they change no token.
+    /// names); `template_time` is the moment that the encoder's template is told, where it asks for the date. Names, places and weights of sources are not in it: they change no token.
     pub fn new(
         corpus: &Corpus,
         text: &TextIdentity,
         vocab: usize,
         max_length: usize,
         too_long: TooLong,
+        template_time: Option<i64>,
     ) -> CacheKey {
         let mut lines = vec![
             format!("encoder {ENCODER_VERSION}"),
@@ -36,6 +37,7 @@ impl CacheKey {
             format!("max_length {max_length}"),
             format!("too_long {}", too_long.name()),
         ];
+        lines.extend(template_time.map(|seconds| format!("template_time {seconds}")));
         lines.extend(
             corpus.files().iter().map(|file| format!("data {:?} {}", file.format(), file.hash())),
         );
@@ -70,10 +72,13 @@ mod tests {
             template: "t".into(),
             uses_clock: false,
         };
-        let key = |data: &str, text: &TextIdentity, vocab, length, too_long| {
+        let timed = |data: &str, text: &TextIdentity, vocab, length, too_long, time| {
             std::fs::write(&path, data).unwrap();
             let corpus = Corpus::open(&[Source::new(&path)]).unwrap();
-            CacheKey::new(&corpus, text, vocab, length, too_long)
+            CacheKey::new(&corpus, text, vocab, length, too_long, time)
+        };
+        let key = |data: &str, text: &TextIdentity, vocab, length, too_long| {
+            timed(data, text, vocab, length, too_long, None)
         };
         let base_text = text("x");
         let base = key("{\"text\": \"a\"}", &base_text, 10, 5, TooLong::Drop);
@@ -89,6 +94,7 @@ mod tests {
             key("{\"text\": \"a\"}", &base_text, 10, 5, TooLong::Left),
             key("{\"text\": \"a\"}", &base_text, 10, 5, TooLong::Middle),
             key("{\"text\": \"a\"}", &base_text, 10, 5, TooLong::Refuse),
+            timed("{\"text\": \"a\"}", &base_text, 10, 5, TooLong::Drop, Some(0)),
         ];
         for (index, other) in others.iter().enumerate() {
             assert_ne!(*other, base, "{index}");
@@ -99,11 +105,11 @@ mod tests {
         std::fs::copy(&path, &other).unwrap();
         let renamed = Source { name: "n".into(), weight: 0.5, ..Source::new(&other) };
         let corpus = Corpus::open(std::slice::from_ref(&renamed)).unwrap();
-        assert_eq!(CacheKey::new(&corpus, &base_text, 10, 5, TooLong::Drop), base);
+        assert_eq!(CacheKey::new(&corpus, &base_text, 10, 5, TooLong::Drop, None), base);
         std::fs::write(&other, "{\"text\": \"c\"}").unwrap();
         let both = |sources: &[Source]| {
             let corpus = Corpus::open(sources).unwrap();
-            CacheKey::new(&corpus, &base_text, 10, 5, TooLong::Drop)
+            CacheKey::new(&corpus, &base_text, 10, 5, TooLong::Drop, None)
         };
         let first = Source::new(&path);
         assert_ne!(both(&[first.clone(), renamed.clone()]), both(&[renamed, first]));

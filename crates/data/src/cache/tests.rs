@@ -40,7 +40,7 @@ impl Fixture {
             template: String::new(),
             uses_clock: false,
         };
-        let key = CacheKey::new(&corpus, &text, 100, length, TooLong::Drop);
+        let key = CacheKey::new(&corpus, &text, 100, length, TooLong::Drop, None);
         let mut dataset = Dataset::empty(SourceInfo::of(&corpus));
         let ids: Vec<u32> = (0..length as u32).collect();
         let flags: Vec<bool> = ids.iter().map(|id| id % 3 == 1).collect();

@@ -170,7 +170,8 @@ mod tests {
     use std::path::Path;
     use train::{Facts, Requested, SettingsError};
 
-    const FACTS: Facts = Facts { max_positions: 8192, stored_as_bf16: true, threads: 4 };
+    const FACTS: Facts =
+        Facts { max_positions: 8192, stored_as_bf16: true, threads: 4, template_date: None };
     const BASE: &str = "model = \"m\"\ndata = [\"d.jsonl\"]\nout = \"o\"\nmax_steps = 3\n";
 
     fn resolve(text: &str) -> Result<Resolved, SettingsError> {

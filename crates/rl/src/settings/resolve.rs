@@ -17,7 +17,7 @@ use crate::loss::{KlEstimator, Normalise, PolicyLoss};
 use crate::rewards::{Endpoint, ExternalProgram, Grader, Verifier, VerifierError};
 
 /// Keys of training that a run of this kind reads.
-const TRAIN_KEYS: [&str; 31] = [
+const TRAIN_KEYS: [&str; 32] = [
     "model",
     "data",
     "out",
@@ -34,6 +34,7 @@ const TRAIN_KEYS: [&str; 31] = [
     "micro_tokens",
     "micro_sequences",
     "max_length",
+    "template_date",
     "weight_decay",
     "beta1",
     "beta2",

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use text::Tokenizer;
-use train::{Facts, Requested, Settings};
+use train::{Requested, Settings};
 
 /// Arguments of `samebit data`.
 #[derive(clap::Args)]
@@ -45,7 +45,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         .clone()
         .context("no model: give --model, or `model` in the settings file")?;
     let model = model::open(&reference, &args.source, args.json)?;
-    let resolved = requested.resolve(&Facts::of(&model.checkpoint))?;
+    let resolved = requested.resolve(&model.facts()?)?;
     let data = tuning::datasets(&model, &resolved, &args.source, args.json)?;
     let mut schedule = resolved.schedule(&data.dataset)?;
     if let Some(path) = &args.manifest {

@@ -158,7 +158,13 @@ fn settings_of(file: &Path, args: &Args) -> Result<(Known, Planned)> {
     let (config, stored_as_bf16, identity) = model::config(&model, &args.source, args.json)?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let max_positions = config.max_position_embeddings;
-    let resolved = requested.resolve(&Facts { max_positions, stored_as_bf16, threads })?;
+    let resolved = requested.resolve(&Facts {
+        max_positions,
+        stored_as_bf16,
+        threads,
+        // No template is read here, and a day changes no byte of memory.
+        template_date: requested.settings.template_date,
+    })?;
     let options = resolved.build_options();
     let shape = resolved.train_shape(Keep::uniform(Level::All)).step();
     let sequence = resolved.max_length.value;

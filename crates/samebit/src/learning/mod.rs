@@ -6,6 +6,7 @@ pub(crate) use plan::Plan;
 
 use crate::checks;
 use crate::device::{Compute, Device};
+use crate::encoding;
 use crate::infer;
 use crate::model::Model;
 use anyhow::{Context, Result, bail};
@@ -65,11 +66,15 @@ fn files(resolved: &Resolved) -> Result<Vec<PathBuf>> {
 impl Learning {
     /// Resolves settings, reads the data and plans; nothing large is allocated.
     pub(crate) fn new(requested: Requested<RlSettings>, model: Model) -> Result<Learning> {
-        let resolved = Resolved::new(&requested, &Facts::of(&model.checkpoint))?;
+        // Prompts that are given as they are meet no template.
+        let asks = requested.settings.raw != Some(true) && model.text_identity()?.uses_clock;
+        let facts = Facts::of(&model.checkpoint).with_template(asks);
+        let resolved = Resolved::new(&requested, &facts)?;
         let graph =
             families::build(model.checkpoint.config(), &resolved.train.build_options())?.graph;
         let tokenizer = model.tokenizer()?;
         let template = (!resolved.raw.value).then(|| model.template()).transpose()?;
+        let template = template.map(|template| encoding::dated(template, &resolved.train));
         let encoder =
             PromptEncoder { tokenizer: &tokenizer, template: template.as_ref(), system: None };
         let length = resolved.train.max_length.value;

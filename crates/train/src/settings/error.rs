@@ -85,6 +85,16 @@ pub enum SettingsError {
         /// The mode.
         mode: &'static str,
     },
+    /// A day for a chat template that asks for none.
+    #[error(
+        "`{key}` ({from}) is ignored: the model's chat template does not ask for the date; remove it"
+    )]
+    NoDate {
+        /// The key.
+        key: &'static str,
+        /// Where it was given.
+        from: String,
+    },
     /// A key of evaluation where nothing is held out.
     #[error(
         "`{key}` ({from}) needs held-out samples: give `eval` or `eval_fraction`, or remove it"

@@ -2,6 +2,7 @@
 
 mod check;
 mod data_source;
+mod date;
 mod error;
 mod requested;
 mod resolve;
@@ -9,6 +10,7 @@ mod resolved;
 mod size;
 
 pub use data_source::DataSource;
+pub use date::Date;
 pub use error::SettingsError;
 pub use requested::{Requested, Source, settings_from_toml};
 pub use resolve::{Facts, default_sequences};
@@ -161,6 +163,9 @@ pub struct Settings {
     /// What becomes of longer samples
     #[arg(long)]
     pub too_long: Option<TooLongPolicy>,
+    /// The day that a chat template is told which asks for the date; by default that of the run's first start
+    #[arg(long, value_name = "YYYY-MM-DD")]
+    pub template_date: Option<Date>,
     /// How an epoch's samples are ordered
     #[arg(long)]
     pub order: Option<OrderKind>,

@@ -3,7 +3,7 @@
 use formats::{Checkpoint, Dtype};
 
 use super::{
-    Chosen, Mode, OrderKind, Profile, Requested, Resolved, ScheduleKind, SettingsError, Size,
+    Chosen, Date, Mode, OrderKind, Profile, Requested, Resolved, ScheduleKind, SettingsError, Size,
     TooLongPolicy, WeightType,
 };
 
@@ -35,6 +35,8 @@ pub struct Facts {
     pub stored_as_bf16: bool,
     /// Threads that the machine has for this process.
     pub threads: usize,
+    /// Today, where the model's chat template asks for the date.
+    pub template_date: Option<Date>,
 }
 
 impl Facts {
@@ -45,7 +47,14 @@ impl Facts {
             max_positions: checkpoint.config().max_position_embeddings,
             stored_as_bf16: matrices.all(|tensor| tensor.dtype == Dtype::Bf16),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
+            template_date: None,
         }
+    }
+
+    /// The same with a chat template that does or does not ask for the date.
+    #[must_use]
+    pub fn with_template(self, asks_for_date: bool) -> Facts {
+        Facts { template_date: asks_for_date.then(Date::today), ..self }
     }
 }
 
@@ -108,6 +117,7 @@ impl Requested {
             accumulation: self.or_default("accumulation", s.accumulation, 1),
             max_length: self.max_length(budget, facts),
             too_long: self.or_default("too_long", s.too_long, TooLongPolicy::Refuse),
+            template_date: self.template_date(facts)?,
             order: self.or_default("order", s.order, OrderKind::Shuffled),
             encode_cache: self.or_default("encode_cache", s.encode_cache, true),
             encode_cache_limit: self.or_default(
@@ -222,6 +232,17 @@ impl Requested {
         })
     }
 
+    fn template_date(&self, facts: &Facts) -> Result<Option<Chosen<Date>>, SettingsError> {
+        let key = "template_date";
+        match (self.settings.template_date, facts.template_date) {
+            (Some(_), None) => Err(SettingsError::NoDate { key, from: self.from(key) }),
+            (given, today) => {
+                let default = |today| (today, "the day of the first start".to_owned());
+                Ok(today.map(|today| self.or(key, given, || default(today))))
+            }
+        }
+    }
+
     fn micro_sequences(&self, budget: usize) -> Chosen<usize> {
         self.or("micro_sequences", self.settings.micro_sequences, || {
             (
@@ -254,7 +275,8 @@ mod tests {
     use data::Extent;
     use std::path::Path;
 
-    const FACTS: Facts = Facts { max_positions: 8192, stored_as_bf16: true, threads: 4 };
+    const FACTS: Facts =
+        Facts { max_positions: 8192, stored_as_bf16: true, threads: 4, template_date: None };
     const BASE: &str = "model = \"m\"\ndata = [\"d.jsonl\"]\nout = \"o\"\n";
 
     fn resolve(text: &str) -> Result<Resolved, SettingsError> {
@@ -347,6 +369,25 @@ mod tests {
         let good = "data = [\"a\", {path = \"b\", weight = 0.5}]";
         let resolved = resolve(&format!("model = \"m\"\nout = \"o\"\n{good}")).unwrap();
         assert_eq!(resolved.sources()[1].weight, 0.5);
+    }
+
+    #[test]
+    fn a_template_is_told_a_day_only_if_it_asks() {
+        let r = with("").unwrap();
+        assert_eq!(r.template_date, None);
+        let error = with("template_date = \"2024-07-26\"").unwrap_err();
+        assert!(matches!(error, SettingsError::NoDate { .. }), "{error}");
+        let today: Date = "2026-12-01".parse().unwrap();
+        let facts = Facts { template_date: Some(today), ..FACTS };
+        let resolve = |text: &str| {
+            let file =
+                Settings::from_toml(&format!("{BASE}{text}"), Path::new("run.toml")).unwrap();
+            let requested = Requested::new(Some(("run.toml".into(), file)), Settings::default());
+            requested.unwrap().resolve(&facts).unwrap().template_date.unwrap()
+        };
+        assert_eq!(resolve("").value, today);
+        let given = resolve("template_date = \"2024-07-26\"");
+        assert_eq!((given.value.to_string().as_str(), &*given.why), ("2024-07-26", "run.toml"));
     }
 
     #[test]

@@ -9,7 +9,9 @@ use program::keep::Keep;
 use program::{DType, Topology};
 use serde::{Deserialize, Serialize};
 
-use super::{DataSource, Mode, OrderKind, Profile, ScheduleKind, Size, TooLongPolicy, WeightType};
+use super::{
+    DataSource, Date, Mode, OrderKind, Profile, ScheduleKind, Size, TooLongPolicy, WeightType,
+};
 
 /// A value and why it is that one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +61,8 @@ pub struct Resolved {
     pub accumulation: Chosen<usize>,
     /// Most tokens of a sample.
     pub max_length: Chosen<usize>,
+    /// The day that the chat template is told, where it asks for the date.
+    pub template_date: Option<Chosen<Date>>,
     /// What becomes of longer ones.
     pub too_long: Chosen<TooLongPolicy>,
     /// How an epoch is ordered.
@@ -163,6 +167,11 @@ impl Resolved {
             TooLongPolicy::Left => TooLong::Left,
             TooLongPolicy::Middle => TooLong::Middle,
         }
+    }
+
+    /// The moment that the chat template is told, seconds since 1970-01-01T00:00Z; `None` where it asks for none.
+    pub fn template_time(&self) -> Option<i64> {
+        self.template_date.as_ref().map(|date| date.value.unix_time())
     }
 
     /// How samples are packed.
