@@ -1,6 +1,6 @@
 //! A fine-tuning run from its settings: data, plan, engine, loop, report.
 
-use crate::checks;
+use crate::checks::{self, NotReady};
 use crate::data_report;
 use crate::device::{self, Compute, Device};
 use crate::encoding::{self, EncodedData};
@@ -44,31 +44,48 @@ pub(crate) struct Tuning {
     pub(crate) blueprints: Vec<Blueprint>,
 }
 
-/// Opens the model, resolves settings, encodes the data, and plans; nothing large is allocated.
+/// A run's model and settings, before its plan and its data.
+struct Opened {
+    model: Model,
+    resolved: Resolved,
+    graph: Graph,
+    device: Device,
+    surroundings: Surroundings,
+}
+
+impl Opened {
+    fn new(requested: &Requested, source: &Source, quiet: bool) -> Result<Opened> {
+        let reference = requested.settings.model.clone();
+        let reference =
+            reference.context("no model: give --model, or `model` in the settings file")?;
+        let model = model::open(&reference, source, quiet)?;
+        let resolved = requested.resolve(&model.facts()?)?;
+        let graph = families::build(model.checkpoint.config(), &resolved.build_options())?.graph;
+        let threads = Some(threads_of_a_rank(&resolved));
+        let device = Device::new(&Compute { threads, profile: resolved.profile.value })?;
+        let surroundings = Surroundings { device: device.describe(), ..Surroundings::current()? };
+        Ok(Opened { model, resolved, graph, device, surroundings })
+    }
+}
+
+/// Opens the model, resolves settings, plans, and encodes the data; nothing large is allocated.
+///
+/// # Errors
+/// What is wrong, under the check that it fails.
 pub(crate) fn prepare(
     requested: Requested,
     source: &Source,
     rest: Job,
     quiet: bool,
-) -> Result<Tuning> {
-    let reference = requested
-        .settings
-        .model
-        .clone()
-        .context("no model: give --model, or `model` in the settings file")?;
-    let model = model::open(&reference, source, quiet)?;
-    let resolved = requested.resolve(&model.facts()?)?;
-    let graph = families::build(model.checkpoint.config(), &resolved.build_options())?.graph;
-    let threads = threads_of_a_rank(&resolved);
-    let device = Device::new(&Compute { threads: Some(threads), profile: resolved.profile.value })?;
+) -> Result<Tuning, NotReady> {
+    let opened = Opened::new(&requested, source, quiet).map_err(NotReady::at(checks::SETTINGS))?;
+    let Opened { model, resolved, graph, device, surroundings } = opened;
     let rest = Job { score: resolved.score_shape(), ..rest };
-    let (job, blueprints) = plan(&graph, &resolved, rest, &device)?;
-    let Data { dataset, evaluation, cache, held_out_cache, bytes: data_bytes, .. } =
-        datasets(&model, &resolved, source, quiet)?;
-    let mut caches = serde_json::to_value(&cache)?;
-    caches[checks::EVALUATION] = serde_json::to_value(&held_out_cache)?;
-    let surroundings =
-        Surroundings { device: device.describe(), cache: caches, ..Surroundings::current()? };
+    let (job, blueprints) =
+        plan(&graph, &resolved, rest, &device).map_err(NotReady::at(checks::MEMORY))?;
+    let Data { dataset, evaluation, cache, caches, bytes: data_bytes, .. } =
+        datasets(&model, &resolved, source, quiet).map_err(NotReady::at(checks::SUPERVISED))?;
+    let surroundings = Surroundings { cache: caches, ..surroundings };
     Ok(Tuning {
         model,
         requested,
@@ -97,8 +114,8 @@ pub(crate) struct Data {
     /// Where a part is held out: the samples of the whole that stay, in order.
     pub(crate) stay: Option<Vec<usize>>,
     pub(crate) cache: CacheOutcome,
-    /// Of held-out samples that come from files of their own.
-    held_out_cache: Option<CacheOutcome>,
+    /// The same as a record holds it, with that of held-out samples where they come from files of their own.
+    caches: serde_json::Value,
     /// Of the files.
     pub(crate) bytes: usize,
     /// Which code turned text into ids, where the cache had none.
@@ -128,7 +145,9 @@ pub(crate) fn datasets(
     } else {
         (whole, None, None)
     };
-    Ok(Data { dataset, evaluation, stay, cache, held_out_cache, bytes, way })
+    let mut caches = serde_json::to_value(&cache)?;
+    caches[checks::EVALUATION] = serde_json::to_value(&held_out_cache)?;
+    Ok(Data { dataset, evaluation, stay, cache, caches, bytes, way })
 }
 
 /// The fastest keep set within the lease of each rank, or a refusal with what would fit.
@@ -228,7 +247,8 @@ impl Tuning {
         engine: &mut Engine<'_>,
         options: checks::Options,
     ) -> Result<Surroundings> {
-        let checks = checks::run(self, engine, options)?;
+        let mut checks = checks::standing(self, engine, options)?;
+        checks.extend(checks::trial(self, engine, options)?);
         checks::refuse_failed(&checks)?;
         let mut surroundings = Surroundings { checks, ..self.surroundings.clone() };
         surroundings.hashes.extend(self.model.identity_hashes()?);

@@ -282,6 +282,45 @@ fn check_lists_what_must_hold_and_leaves_nothing() {
 }
 
 #[test]
+fn what_fails_before_or_in_a_step_is_in_the_list() {
+    let bench = bench();
+    let failed = |more: &[&str]| {
+        let mut args = arguments(&bench, "run", more);
+        args[0] = "check".into();
+        let ended = samebit(&args);
+        assert_eq!(ended.code, Some(1), "{more:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains("not ready"), "{}", ended.stderr);
+        let report: Value = serde_json::from_str(&ended.stdout).unwrap();
+        assert_eq!(report["ready"], false);
+        let checks = report["checks"].as_array().unwrap();
+        let failed: Vec<_> = checks.iter().filter(|check| check["verdict"] == "failed").collect();
+        let [failed] = &failed[..] else { panic!("{checks:?}") };
+        (failed["name"].as_str().unwrap().to_owned(), failed["figure"].as_str().unwrap().to_owned())
+    };
+    bench.write("mute.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}");
+    let mute = bench.arg("mute.jsonl");
+    for (more, name, said) in [
+        (["--rank", "0"], "settings resolved", "`rank` is 0"),
+        (["--model", "/nowhere"], "settings resolved", "/nowhere"),
+        (["--sign-key", "/nowhere"], "settings resolved", "/nowhere"),
+        (["--memory", "1KiB"], "memory", "the lease is 1"),
+        (["--data", &mute], "supervised tokens", "mute.jsonl:1"),
+    ] {
+        let (check, figure) = failed(&more);
+        assert_eq!(check, name);
+        assert!(figure.contains(said), "{figure}");
+    }
+    let weights = bench.path("model/model.safetensors");
+    let mut bytes = fs::read(&weights).unwrap();
+    let last = bytes.len() - 4;
+    bytes[last..].copy_from_slice(&f32::NAN.to_le_bytes());
+    fs::write(&weights, bytes).unwrap();
+    let (check, figure) = failed(&[]);
+    assert_eq!(check, "steps run");
+    assert!(figure.contains("not finite"), "{figure}");
+}
+
+#[test]
 fn a_kernel_that_is_not_the_fastest_is_named_with_the_reason() {
     let bench = bench();
     let mut args = arguments(&bench, "run", &[]);

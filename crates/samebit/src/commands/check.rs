@@ -3,9 +3,12 @@
 use crate::checks;
 use crate::commands::{show, train};
 use crate::output;
-use anyhow::Result;
-use record::Gate;
+use crate::tuning::Tuning;
+use anyhow::{Result, bail};
+use record::{Gate, Verdict};
 use serde::Serialize;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 #[derive(Serialize)]
 struct Checked {
@@ -17,26 +20,46 @@ struct Checked {
 }
 
 pub(crate) fn run(args: train::Args) -> Result<()> {
-    let quiet = args.json || fabric::launched().is_some_and(|launched| launched.rank > 0);
-    // Nothing is written, so that a run's folder need not be named: its disk is then that of the working directory.
-    let prepared = train::prepare(&args, Some("."), quiet)?;
-    let begin = std::time::Instant::now();
-    let mut ranks = prepared.on_ranks(quiet, |rank, engine| {
-        if rank == 0 {
-            return checks::run(&prepared, engine, args.checks).map(Some);
-        }
-        checks::trial(&prepared, engine, args.checks).map(|_| None)
-    })?;
     // Of a launcher's processes the first one reports.
-    let Some(checks) = ranks.swap_remove(0) else { return Ok(()) };
-    let refusal = checks::refuse_failed(&checks);
-    let seconds = begin.elapsed().as_secs_f64();
-    let checked = Checked { ready: refusal.is_ok(), checks, seconds };
-    output::report(args.json, &checked, |checked| {
-        format!("{}{:.1} s\n", show::gates(&checked.checks), checked.seconds)
-    })?;
-    match refusal {
-        Err(_) => anyhow::bail!("not ready: see what is FAILED above"),
-        Ok(()) => Ok(()),
+    let follows = fabric::launched().is_some_and(|launched| launched.rank > 0);
+    let quiet = args.json || follows;
+    // Nothing is written, so that a run's folder need not be named: its disk is then that of the working directory.
+    let prepared = train::prepare(&args, Some("."), quiet);
+    let begin = Instant::now();
+    let checks = match &prepared {
+        // What comes before the rest fails alone: without it there is nothing to check the rest on.
+        Err(not_ready) => vec![not_ready.gate()],
+        Ok(tuning) => of_ranks(tuning, args.checks, quiet),
+    };
+    let ready = checks.iter().all(|check| check.verdict != Verdict::Failed);
+    if !follows {
+        let checked = Checked { ready, checks, seconds: begin.elapsed().as_secs_f64() };
+        output::report(args.json, &checked, |checked| {
+            format!("{}{:.1} s\n", show::gates(&checked.checks), checked.seconds)
+        })?;
     }
+    if !ready {
+        bail!("not ready: see what is FAILED above");
+    }
+    Ok(())
+}
+
+/// The checks of a run that can be planned. What ends a step that runs for real is the failure of one of them.
+fn of_ranks(tuning: &Tuning, options: checks::Options, quiet: bool) -> Vec<Gate> {
+    let list = Mutex::new(Vec::new());
+    let lock = || list.lock().unwrap_or_else(PoisonError::into_inner);
+    let ran = tuning.on_ranks(quiet, |rank, engine| {
+        if rank == 0 {
+            *lock() = checks::standing(tuning, engine, options)?;
+        }
+        let trial = checks::trial(tuning, engine, options)?;
+        if rank == 0 {
+            lock().extend(trial);
+        }
+        Ok(())
+    });
+    let failed = ran.err().map(|error| Gate::failed("steps run", format!("{error:#}"), ""));
+    let mut checks = list.into_inner().unwrap_or_else(PoisonError::into_inner);
+    checks.extend(failed);
+    checks
 }

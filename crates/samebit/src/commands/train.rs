@@ -1,6 +1,6 @@
 //! `samebit train`: fine-tune a model.
 
-use crate::checks;
+use crate::checks::{self, NotReady};
 use crate::device;
 use crate::model::Source;
 use crate::output;
@@ -12,7 +12,7 @@ use engine::{Engine, Job};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
-use train::{Outcome, Settings, StepEvent};
+use train::{Outcome, Requested, Settings, StepEvent};
 
 /// Arguments of `samebit train`.
 #[derive(clap::Args)]
@@ -45,20 +45,34 @@ pub(crate) struct Args {
 }
 
 /// Settings, model, data and plan of a run, and what its record is to say; `out` where no folder is named.
-pub(crate) fn prepare(args: &Args, out: Option<&str>, quiet: bool) -> Result<Tuning> {
-    // A resumed run goes to where it was begun; what this command names is where it is given.
-    let signing_key = resumed::signing_key(args.sign_key.as_deref())?;
-    let source = resumed::source(&args.source)?;
-    let resume = args.resume.as_ref().and_then(Option::as_deref);
-    let mut requested = resumed::requested(resume, args.config.as_deref(), &args.settings)?;
-    if requested.settings.out.is_none() {
-        requested.settings.out = out.map(PathBuf::from);
-    }
-    let mut tuning = tuning::prepare(requested, &source, Job::default(), quiet)?;
+pub(crate) fn prepare(args: &Args, out: Option<&str>, quiet: bool) -> Result<Tuning, NotReady> {
+    let asked = Asked::read(args, out).map_err(NotReady::at(checks::SETTINGS))?;
+    let mut tuning = tuning::prepare(asked.requested, &asked.source, Job::default(), quiet)?;
     let surroundings = &mut tuning.surroundings;
     surroundings.allow_changed = args.allow_changed.clone();
-    surroundings.signing_key = signing_key;
+    surroundings.signing_key = asked.signing_key;
     Ok(tuning)
+}
+
+/// What arguments, a settings file and the record of a run to go on with ask for.
+struct Asked {
+    requested: Requested,
+    source: Source,
+    signing_key: Option<PathBuf>,
+}
+
+impl Asked {
+    fn read(args: &Args, out: Option<&str>) -> Result<Asked> {
+        // A resumed run goes to where it was begun; what this command names is where it is given.
+        let signing_key = resumed::signing_key(args.sign_key.as_deref())?;
+        let source = resumed::source(&args.source)?;
+        let resume = args.resume.as_ref().and_then(Option::as_deref);
+        let mut requested = resumed::requested(resume, args.config.as_deref(), &args.settings)?;
+        if requested.settings.out.is_none() {
+            requested.settings.out = out.map(PathBuf::from);
+        }
+        Ok(Asked { requested, source, signing_key })
+    }
 }
 
 /// The report.
