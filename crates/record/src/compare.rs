@@ -200,3 +200,20 @@ fn first_state(a: &[State], b: &[State]) -> (usize, Option<(usize, Vec<String>)>
     }
     (common, None)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_names_no_step_is_counted_from_one() {
+        let lines = |text: &str| serde_json::from_str::<Vec<Line>>(text).unwrap();
+        let (a, b) =
+            (lines(r#"[{"loss": 1}, {"loss": 2}]"#), lines(r#"[{"loss": 1}, {"loss": 3}, {}]"#));
+        let (common, first) = first_step(&a, &b);
+        assert_eq!((common, first.unwrap().step), (2, 2));
+        let named = lines(r#"[{"loss": 9, "step": 7}]"#);
+        assert_eq!(first_step(&a, &named).1.unwrap().step, 1);
+        assert_eq!(first_step(&named, &a).1.unwrap().step, 7);
+    }
+}

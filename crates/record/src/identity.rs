@@ -94,6 +94,11 @@ mod tests {
     }
 
     #[test]
+    fn every_setting_and_hash_has_its_key() {
+        assert_eq!(identity().keys().collect::<Vec<_>>(), ["lr", "rank", "data"]);
+    }
+
+    #[test]
     fn what_changed_is_named_with_both_values() {
         let was = identity();
         assert!(was.changes(&identity()).is_empty());

@@ -410,3 +410,40 @@ pub fn find(root: &Path, depth: usize) -> Result<Vec<PathBuf>, RecordError> {
     found.sort();
     Ok(found)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_session_has_a_patch_of_its_own() {
+        assert_eq!(
+            [1, 2, 10].map(patch_file),
+            ["changes.patch", "changes-2.patch", "changes-10.patch"]
+        );
+    }
+
+    #[test]
+    fn what_ended_as_it_should_is_sealed() {
+        for (status, sealed) in [
+            (Status::Running, false),
+            (Status::Finished { step: 4, product: "adapter".into(), early: None }, true),
+            (Status::Stopped { step: 2 }, true),
+            (Status::Failed { step: None, samples: vec![], error: "e".into() }, false),
+        ] {
+            assert_eq!(status.is_sealed(), sealed, "{}", status.name());
+        }
+    }
+
+    #[test]
+    fn ranks_are_several_where_any_is_not_the_first() {
+        let memory = |of: &[&str]| {
+            let ranks = of
+                .iter()
+                .map(|ranks| RankMemory { ranks: (*ranks).into(), ..RankMemory::default() });
+            Memory { ranks: ranks.collect(), ..Memory::default() }
+        };
+        assert!(!memory(&[]).has_several_ranks() && !memory(&["0"]).has_several_ranks());
+        assert!(memory(&["0-3"]).has_several_ranks() && memory(&["0", "1"]).has_several_ranks());
+    }
+}

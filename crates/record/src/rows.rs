@@ -114,8 +114,7 @@ pub fn last<T: DeserializeOwned>(folder: &Path, name: &str) -> Result<Option<T>,
 }
 
 fn whole_lines(text: &str) -> impl Iterator<Item = &str> {
-    let end = text.rfind('\n').map_or(0, |at| at + 1);
-    text[..end].lines()
+    text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'))
 }
 
 fn parse<T: DeserializeOwned>(path: &Path, line: &str) -> Result<T, RecordError> {
@@ -133,6 +132,24 @@ fn read_text(path: &Path) -> Result<String, RecordError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_line_may_be_the_only_one_and_half_a_line_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let last = |text: &str| {
+            fs::write(folder.path().join(STEPS_FILE), text).unwrap();
+            last::<String>(folder.path(), STEPS_FILE).unwrap()
+        };
+        assert_eq!(last("\"a\"\n"), Some("a".into()));
+        assert_eq!(last("\"a\"\n\"b"), Some("a".into()));
+        let long = "x".repeat(1 << 17);
+        assert_eq!(last(&format!("\"{long}\"\n")), None);
+        assert_eq!(last(&format!("\"{long}\"\n\"b\"\n")), Some("b".into()));
+        assert!(read::<String>(folder.path(), STEPS_FILE).unwrap()[0] == long);
+        // An empty line was never written.
+        fs::write(folder.path().join(STEPS_FILE), "\"a\"\n\n").unwrap();
+        assert!(read::<String>(folder.path(), STEPS_FILE).is_err());
+    }
 
     #[test]
     fn later_lines_and_halves_of_lines_go() {
