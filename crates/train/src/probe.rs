@@ -20,8 +20,8 @@ use crate::settings::Resolved;
 const TOKENS: usize = 64;
 /// Stream of the random numbers that fill B; parameters use the streams from 0 on.
 const PROBE_STREAM: u64 = u64::MAX;
-/// Half the width of their range: far from what rounds to nothing, and small against weights.
-const PROBE_BOUND: f32 = 1e-2;
+/// Their range: far from what rounds to nothing, and small against weights.
+const PROBE_RANGE: [f32; 2] = [-1e-2, 1e-2];
 
 const PACKED: &str = "packed = alone";
 const CAUSAL: &str = "no token sees a later one";
@@ -66,20 +66,41 @@ pub fn probe(
     Ok(checks)
 }
 
-/// Runs the longest sample forward and backward, as packed with nothing; gives its tokens. All ranks must run it together.
+/// Tokens of the longest samples, which were run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Longest {
+    /// Of those that are trained on: forward and backward.
+    pub trained: usize,
+    /// Of those that are held out: forward, as an evaluation does.
+    pub held_out: Option<usize>,
+}
+
+/// Runs the longest sample forward and backward, and the longest that is held out forward, each as packed with nothing.
+/// All ranks must run them together.
 ///
 /// # Errors
 /// Whatever the engine gives; another rank failed.
-pub fn longest(engine: &mut Engine<'_>, dataset: &Dataset) -> Result<usize, EngineError> {
-    let lengths = dataset.lengths();
-    let Some(longest) = (0..lengths.len()).max_by_key(|&index| lengths[index]) else {
-        return Ok(0);
+pub fn longest(
+    engine: &mut Engine<'_>,
+    dataset: &Dataset,
+    held_out: Option<&Dataset>,
+) -> Result<Longest, EngineError> {
+    let of = |dataset: &Dataset| {
+        let lengths = dataset.lengths();
+        let index = (0..lengths.len()).max_by_key(|&index| lengths[index]);
+        let batches = index.map(|index| StepBatches::new(dataset, &[vec![index]]).batches);
+        batches.unwrap_or_default()
     };
-    let StepBatches { batches, .. } = StepBatches::new(dataset, &[vec![longest]]);
-    for batch in &batches {
+    let tokens = |batches: &[MicroBatch]| batches.iter().map(MicroBatch::tokens).sum();
+    let trained = of(dataset);
+    for batch in &trained {
         engine.train_micro_batch(batch, 0, 1)?;
     }
-    Ok(lengths[longest])
+    let held_out = held_out.map(of);
+    for batch in held_out.iter().flatten() {
+        engine.score(batch)?;
+    }
+    Ok(Longest { trained: tokens(&trained), held_out: held_out.as_deref().map(tokens) })
 }
 
 fn loss(
@@ -101,7 +122,6 @@ fn loss(
 fn fill_adapters(engine: &mut Engine<'_>, seed: u64) {
     let is_b = |name: &str| name.ends_with(".lora_B.weight");
     let ids: Vec<_> = engine.graph.param_ids().collect();
-    let mut first = 0;
     for id in ids {
         let param = engine.graph.param_info(id);
         if !is_b(&param.name) {
@@ -109,8 +129,8 @@ fn fill_adapters(engine: &mut Engine<'_>, seed: u64) {
         }
         let mut values = vec![0.0; param.elements()];
         let numbers = Numbers::new(seed, Purpose::Init, PROBE_STREAM);
-        numbers.fill_uniform(first, -PROBE_BOUND, PROBE_BOUND, &mut values);
-        first += values.len() as u64;
+        let [low, high] = PROBE_RANGE;
+        numbers.fill_uniform(0, low, high, &mut values);
         engine.write_whole(id, &values);
     }
 }
@@ -151,9 +171,10 @@ fn bits(numbers: &[f32]) -> Vec<u32> {
     numbers.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Words for how many of two lists differ.
+/// How many of two lists, which are as long, differ.
 fn differing(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).filter(|(a, b)| a != b).count() + a.len().abs_diff(b.len())
+    debug_assert_eq!(a.len(), b.len());
+    a.iter().zip(b).filter(|(a, b)| a != b).count()
 }
 
 /// The largest of the ranks' counts.
@@ -197,10 +218,10 @@ fn causal(engine: &mut Engine<'_>, sample: &Sequence, alone: &Seen) -> Result<Ga
         return Ok(Gate::skipped(name, "the sample is too short"));
     }
     let mut ids = sample.ids.clone();
-    ids[at] = (ids[at] + 1) % engine.graph.vocab as u32;
+    ids[at] = u32::from(ids[at] == 0);
     let changed = Seen::of_planned(engine, &whole(&ids))?;
     // Row t is the log-prob of token t + 1.
-    let (before, after) = (0..at - 1, at..alone.logp.len() - 1);
+    let (before, after) = (0..at - 1, at..alone.logp.len());
     let early = differing(&changed.logp[before.clone()], &alone.logp[before]);
     let early = most(engine, name, early)?;
     let late = differing(&changed.logp[after.clone()], &alone.logp[after]);

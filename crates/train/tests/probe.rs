@@ -15,6 +15,8 @@ use train::probe;
 enum Defect {
     /// Embeddings depend on whether another sequence is in the micro-batch.
     SeesNeighbours,
+    /// What adapters add depends on whether another sequence is in the micro-batch.
+    AdaptersSeeNeighbours,
     /// The first token's embedding depends on every token.
     SeesLater,
     /// Embeddings do not depend on tokens.
@@ -63,6 +65,14 @@ impl Executor for Defective {
                 for id in op.access().writes {
                     if frame.buffer(id).name.ends_with(&format!("{of}.grad")) {
                         frame.store_f32(id, &vec![0.0; frame.rows(id) * frame.cols(id)]);
+                    }
+                }
+            }
+            (Some(Defect::AdaptersSeeNeighbours), _) if frame.live.all_segments > 1 => {
+                for id in op.access().writes {
+                    if frame.buffer(id).name.ends_with(".lora") {
+                        let inner: Vec<f32> = frame.load_f32(id).iter().map(|x| x + 0.5).collect();
+                        frame.store_f32(id, &inner);
                     }
                 }
             }
@@ -127,6 +137,8 @@ fn what_any_rank_computes_otherwise_fails_its_check_on_every_rank() {
     let (packed, causal, agree) = ("packed = alone", "no token sees a later one", "ranks agree");
     for (defect, checks) in [
         (Defect::SeesNeighbours, &[packed][..]),
+        // Seen, although every B is zero when a run begins.
+        (Defect::AdaptersSeeNeighbours, &[packed]),
         // Who sees every token of the micro-batch sees neighbours too.
         (Defect::SeesLater, &[packed, causal, agree]),
         (Defect::Blind, &[causal, agree]),
@@ -144,6 +156,52 @@ fn what_any_rank_computes_otherwise_fails_its_check_on_every_rank() {
         assert_eq!(failed(&gates), ["ranks agree"]);
         let figure = &gates.last().unwrap().figure;
         assert_eq!(figure, "other log-probs than rank 0's on ranks 1");
+    }
+}
+
+fn line(prompt: &str, completion: &str) -> String {
+    serde_json::json!({"prompt": prompt, "completion": completion}).to_string()
+}
+
+fn gate<'a>(gates: &'a [Gate], name: &str) -> &'a Gate {
+    gates.iter().find(|gate| gate.name == name).unwrap()
+}
+
+/// Samples of 4, 10 and 20 tokens in micro-batches of 24: the one nearest to half of that, behind the shortest other.
+#[test]
+fn the_sample_of_middling_length_is_probed() {
+    let lines = [2, 8, 18].map(|letters| line("a", &"b".repeat(letters)));
+    let fixture = Fixture::with_lines("llama", &lines);
+    let [gates] = &probed(&fixture, "", None)[..] else { panic!() };
+    assert_eq!(
+        gate(gates, "packed = alone").figure,
+        "0 of 10 log-probs differ behind 4 other tokens"
+    );
+    let figure = &gate(gates, "loss within bounds").figure;
+    let loss: f64 = figure.split([' ', ',']).find_map(|word| word.parse().ok()).unwrap();
+    let even = (fixture.checkpoint.config().vocab_size as f64).ln();
+    assert!((loss - even).abs() < 1.0, "{figure}: an untrained model gives about {even}");
+
+    let resolved = fixture.resolved(&fixture.requested("out", "eval_fraction = 0.5\n"));
+    let mut engine = fixture.engine(&resolved);
+    let held_out = fixture.dataset.subset(&[0, 1]);
+    let longest = probe::longest(&mut engine, &fixture.dataset, Some(&held_out)).unwrap();
+    assert_eq!(longest, probe::Longest { trained: 20, held_out: Some(10) });
+}
+
+/// A token is changed that is the first of the vocabulary, the second, or another.
+#[test]
+fn a_sample_too_short_to_change_a_token_is_not_judged() {
+    for (prompt, completion, verdict) in [
+        ("a", "b", Verdict::Skipped),
+        ("a", "bc", Verdict::Ok),
+        ("ba", "ab", Verdict::Ok),
+        ("ab</s>", "c", Verdict::Ok),
+    ] {
+        let fixture = Fixture::with_lines("llama", &[line(prompt, completion)]);
+        let [gates] = &probed(&fixture, "", None)[..] else { panic!() };
+        let causal = gate(gates, "no token sees a later one");
+        assert_eq!(causal.verdict, verdict, "{prompt} {completion}: {causal:?}");
     }
 }
 
@@ -180,7 +238,7 @@ fn a_run_after_a_probe_has_the_bits_of_one_without() {
             let resolved = fixture.resolved(&fixture.requested("out", &more));
             let probed = |engine: &mut engine::Engine<'_>| {
                 probe::probe(engine, &fixture.dataset, &resolved).unwrap();
-                probe::longest(engine, &fixture.dataset).unwrap();
+                probe::longest(engine, &fixture.dataset, None).unwrap();
             };
             let run = |out: &str, before: &(dyn Fn(&mut engine::Engine<'_>) + Sync)| {
                 let mut watch = Watch::default();
