@@ -50,6 +50,7 @@ impl From<NotReady> for anyhow::Error {
 pub(crate) const SETTINGS: &str = "settings resolved";
 pub(crate) const SUPERVISED: &str = "supervised tokens";
 pub(crate) const MEMORY: &str = "memory";
+pub(crate) const STEPS: &str = "steps planned";
 const LONGEST: &str = "longest sample fits";
 
 /// Makes the checks for which nothing runs, with an engine whose weights are loaded, on the first rank.
@@ -62,6 +63,7 @@ pub(crate) fn standing(
         settings(tuning),
         adapters(engine),
         supervised(tuning),
+        steps(tuning),
         cache(tuning),
         git(&tuning.surroundings.git, options.allow_dirty),
         disk(tuning, engine)?,
@@ -122,6 +124,13 @@ fn supervised(tuning: &Tuning) -> Gate {
     let tokens: usize = data.lengths().iter().sum();
     let figure = format!("{sum} of {tokens} in {} samples, at least {least} in each", data.len());
     Gate::ok(SUPERVISED, figure)
+}
+
+/// The order was made, and a warm-up longer than the run refused, before the engine.
+fn steps(tuning: &Tuning) -> Gate {
+    let (steps, r) = (tuning.steps, &tuning.resolved);
+    let (batches, tokens) = (r.accumulation.value, r.micro_tokens.value);
+    Gate::ok(STEPS, format!("{steps} of {batches} × {tokens} tokens"))
 }
 
 /// Where in a record's account of the encode cache that of held-out files is.
@@ -220,9 +229,12 @@ fn memory(tuning: &Tuning) -> Gate {
 
 fn longest(tuning: &Tuning, engine: &mut Engine<'_>, smoke: bool) -> Result<Gate> {
     if smoke {
-        let tokens =
-            probe::longest(engine, &tuning.dataset).context("--smoke: the longest sample")?;
-        return Ok(Gate::ok(LONGEST, format!("{tokens} tokens, run forward and backward")));
+        let ran = probe::longest(engine, &tuning.dataset, tuning.evaluation.as_ref());
+        let ran = ran.context("--smoke: the longest sample")?;
+        let held_out =
+            ran.held_out.map(|tokens| format!("; held out: {tokens} tokens, run forward"));
+        let figure = format!("{} tokens, run forward and backward", ran.trained);
+        return Ok(Gate::ok(LONGEST, figure + &held_out.unwrap_or_default()));
     }
     // Encoding left none that is longer.
     let tokens = tuning.dataset.lengths().into_iter().max().unwrap_or(0);

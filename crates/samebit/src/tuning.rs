@@ -34,6 +34,8 @@ pub(crate) struct Tuning {
     pub(crate) cache: CacheOutcome,
     /// Bytes of the data files.
     pub(crate) data_bytes: usize,
+    /// Steps of the run.
+    pub(crate) steps: usize,
     /// Held-out samples, where the settings ask for evaluation.
     pub(crate) evaluation: Option<Dataset>,
     pub(crate) surroundings: Surroundings,
@@ -63,7 +65,9 @@ impl Opened {
         let graph = families::build(model.checkpoint.config(), &resolved.build_options())?.graph;
         let threads = Some(threads_of_a_rank(&resolved));
         let device = Device::new(&Compute { threads, profile: resolved.profile.value })?;
-        let surroundings = Surroundings { device: device.describe(), ..Surroundings::current()? };
+        let mut surroundings =
+            Surroundings { device: device.describe(), ..Surroundings::current()? };
+        surroundings.hashes.extend(model.identity_hashes()?);
         Ok(Opened { model, resolved, graph, device, surroundings })
     }
 }
@@ -85,6 +89,7 @@ pub(crate) fn prepare(
         plan(&graph, &resolved, rest, &device).map_err(NotReady::at(checks::MEMORY))?;
     let Data { dataset, evaluation, cache, caches, bytes: data_bytes, .. } =
         datasets(&model, &resolved, source, quiet).map_err(NotReady::at(checks::SUPERVISED))?;
+    let steps = resolved.schedule(&dataset).map_err(NotReady::at(checks::STEPS))?.steps();
     let surroundings = Surroundings { cache: caches, ..surroundings };
     Ok(Tuning {
         model,
@@ -93,6 +98,7 @@ pub(crate) fn prepare(
         dataset,
         cache,
         data_bytes,
+        steps,
         evaluation,
         surroundings,
         device,
@@ -250,9 +256,7 @@ impl Tuning {
         let mut checks = checks::standing(self, engine, options)?;
         checks.extend(checks::trial(self, engine, options)?);
         checks::refuse_failed(&checks)?;
-        let mut surroundings = Surroundings { checks, ..self.surroundings.clone() };
-        surroundings.hashes.extend(self.model.identity_hashes()?);
-        Ok(surroundings)
+        Ok(Surroundings { checks, ..self.surroundings.clone() })
     }
 
     /// The run of an engine of [`Tuning::engine`]; `extra_files` go beside the weights of a tuned model.
@@ -275,12 +279,11 @@ impl Tuning {
     }
 
     /// What will run, in a few lines.
-    pub(crate) fn summary(&self) -> Result<String> {
+    pub(crate) fn summary(&self) -> String {
         let r = &self.resolved;
         let size = self.dataset.size();
-        let schedule = r.schedule(&self.dataset)?;
         let keep = self.job.train.map_or(String::new(), |t| t.keep.to_string());
-        Ok(format!(
+        format!(
             "{} · {} trained of {} parameters · {}\n\
              data: {} samples, {} tokens, {} learnt · {} steps of {} × {} tokens\n\
              {}{}\n\
@@ -292,14 +295,14 @@ impl Tuning {
             thousands(size.samples),
             thousands(size.tokens),
             thousands(size.supervised),
-            schedule.steps(),
+            self.steps,
             r.accumulation.value,
             thousands(r.micro_tokens.value),
             shared_text(self.evaluation.as_ref().map_or(0, |e| e.shared_with(&self.dataset))),
             data_report::cache(&self.cache, self.data_bytes),
             Bytes(self.planned_bytes()),
             ranks_text(&r.topology(), r.accumulation.value),
-        ))
+        )
     }
 }
 

@@ -299,17 +299,29 @@ fn what_fails_before_or_in_a_step_is_in_the_list() {
     };
     bench.write("mute.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}");
     let mute = bench.arg("mute.jsonl");
+    fs::create_dir(bench.path("taken")).unwrap();
+    bench.write("taken/notes.txt", "");
+    let taken = bench.arg("taken");
     for (more, name, said) in [
         (["--rank", "0"], "settings resolved", "`rank` is 0"),
         (["--model", "/nowhere"], "settings resolved", "/nowhere"),
         (["--sign-key", "/nowhere"], "settings resolved", "/nowhere"),
         (["--memory", "1KiB"], "memory", "the lease is 1"),
         (["--data", &mute], "supervised tokens", "mute.jsonl:1"),
+        (["--warmup-ratio", "1.5"], "settings resolved", "`warmup_ratio`"),
+        (["--out", &taken], "run's folder", "notes.txt"),
     ] {
         let (check, figure) = failed(&more);
         assert_eq!(check, name);
         assert!(figure.contains(said), "{figure}");
     }
+    // It fits steps, and not the epoch that this run has.
+    let mut longer: Vec<String> = arguments(&bench, "run", &["--warmup-steps", "500"]);
+    longer[0] = "check".into();
+    let steps = longer.iter().position(|arg| arg == "--max-steps").unwrap();
+    longer.drain(steps..steps + 2);
+    let report: Value = serde_json::from_str(&samebit(&longer).stdout).unwrap();
+    assert_eq!(report["checks"][0]["name"], "steps planned", "{report}");
     let weights = bench.path("model/model.safetensors");
     let mut bytes = fs::read(&weights).unwrap();
     let last = bytes.len() - 4;

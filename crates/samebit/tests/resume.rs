@@ -6,6 +6,7 @@ use common::{Bench, Ended, samebit, samebit_in};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 const FOUR_STEPS: [&str; 6] = ["--micro-tokens", "96", "--max-steps", "4", "--save-every", "2"];
 
@@ -78,6 +79,99 @@ fn a_template_is_told_the_day_of_the_first_start_when_a_run_goes_on() {
     resume(&bench.arg("run"), &["--template-date", "2024-07-27"])
         .refused(&["data", "template_date"]);
     assert_eq!(resume(&bench.arg("run"), &[]).report()["steps"].as_array().unwrap().len(), 2);
+}
+
+/// The checks of `samebit check --resume`, of which the last looks at the folder.
+fn folder_check(run: &str, more: &[&str]) -> (bool, String) {
+    let ended = samebit(&[&["check", "--json", "--resume", run][..], more].concat());
+    let report: Value =
+        serde_json::from_str(&ended.stdout).unwrap_or_else(|_| panic!("{}", ended.stderr));
+    assert_eq!((report["ready"] == true, ended.code), (ended.code == Some(0), ended.code));
+    let last = report["checks"].as_array().unwrap().last().unwrap();
+    assert_eq!(last["name"], "run's folder", "{report}");
+    (last["verdict"] == "ok", last["figure"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn check_says_whether_a_run_may_go_on_and_leaves_it_as_it_is() {
+    let bench = bench();
+    let run = broken(&bench);
+    let before = common::files(Path::new(&run));
+    for ranks in [&[][..], &["--tp", "2"]] {
+        let (ready, said) = folder_check(&run, ranks);
+        assert!(
+            ready && said.ends_with("goes on after step 2 of 4; nothing of the run has changed"),
+            "{said}"
+        );
+    }
+    let (ready, said) = folder_check(&run, &["--lr", "1e-3"]);
+    assert!(!ready && said.contains("lr"), "{said}");
+    let (ready, said) = folder_check(&run, &["--lr", "1e-3", "--allow-changed", "settings"]);
+    assert!(ready && said.contains("let pass: `lr` was"), "{said}");
+    assert!(common::files(Path::new(&run)) == before);
+    let state = Path::new(&run).join("checkpoints/step-2/state.safetensors");
+    let whole = fs::read(&state).unwrap();
+    let mut flipped = whole.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    fs::write(&state, flipped).unwrap();
+    for ranks in [&[][..], &["--tp", "2"]] {
+        let (ready, said) = folder_check(&run, ranks);
+        assert!(!ready && said.contains("state.safetensors"), "{said}");
+    }
+    fs::write(&state, whole).unwrap();
+    resume(&run, &[]).report();
+    let (ready, said) = folder_check(&run, &[]);
+    assert!(!ready && said.contains("is finished"), "{said}");
+}
+
+/// Ctrl-C while steps go by: the run ends after one of them with a checkpoint, and goes on to the bytes of a run of as
+/// many steps that nobody stopped.
+#[test]
+fn a_run_that_is_told_to_stop_makes_a_checkpoint() {
+    let bench = bench();
+    let plain =
+        ["--micro-tokens", "96", "--schedule", "constant", "--warmup-ratio", "0", "--max-steps"];
+    fn steps<'a>(plain: &[&'a str], steps: &'a str) -> Vec<&'a str> {
+        [plain, &[steps]].concat()
+    }
+    for signal in ["-INT", "-TERM"] {
+        let run = format!("stopped{signal}");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_samebit"))
+            .args(bench.train_args(
+                &run,
+                &[&steps(&plain, "20000")[..], &["--save-every", "20000"]].concat(),
+            ))
+            .current_dir(bench.path(""))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let log = bench.path(&run).join("steps.jsonl");
+        while fs::metadata(&log).map_or(0, |file| file.len()) == 0 {
+            assert_eq!(child.try_wait().unwrap(), None, "it must not end");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let told = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        assert!(told.success());
+        let ended = child.wait_with_output().unwrap();
+        let stderr = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(1), "{stderr}");
+        let report: Value = serde_json::from_slice(&ended.stdout).unwrap();
+        assert_eq!(report["status"], "stopped", "{report}");
+        let done = fs::read_to_string(&log).unwrap().lines().count();
+        let checkpoint = format!("checkpoints/step-{done}");
+        assert!(report["checkpoint"].as_str().unwrap().ends_with(&checkpoint), "{report}");
+        assert!(stderr.contains(&checkpoint) && stderr.contains("--resume"), "{stderr}");
+
+        let last = (done + 2).to_string();
+        let whole = format!("whole{signal}");
+        bench.train(&whole, &steps(&plain, &last)).report();
+        let changed = ["--max-steps", &last, "--allow-changed", "settings,order"];
+        let report = resume(&bench.arg(&run), &changed).report();
+        assert_eq!(report["steps"].as_array().unwrap().len(), 2);
+        let product = |run: &str| common::files(&bench.path(run).join("adapter"));
+        assert!(product(&run) == product(&whole));
+    }
 }
 
 #[test]

@@ -31,7 +31,8 @@ pub use product::{ADAPTER, adapter as write_adapter, model as write_model, path 
 pub use recorder::Recorder;
 pub use run::{Outcome, Run, Space};
 pub use run_folder::{
-    CHECKPOINTS, Files, RunError, at as checkpoint_at, checkpoints, load as load_checkpoint,
+    CHECKPOINTS, Files, RunError, at as checkpoint_at, check_free, checkpoints,
+    load as load_checkpoint,
 };
 pub use settings::{
     Chosen, DataSource, Date, Facts, Mode, OrderKind, Profile, Requested, Resolved, ScheduleKind,

@@ -100,14 +100,9 @@ impl Recorder {
         surroundings: &Surroundings,
         product: &Path,
     ) -> Result<(Recorder, usize), RunError> {
-        let allowed = &surroundings.allow_changed;
-        let changed = run_folder::verify(folder, &record, &now.identity, allowed)?;
-        run_folder::make_checkpoints(folder)?;
         // Before anything is written: what is refused stays as it is.
-        let newest = run_folder::newest(folder)?;
-        if let Some((_, checkpoint)) = &newest {
-            run_folder::verify_logs(folder, checkpoint)?;
-        }
+        let (changed, newest) = verify(folder, &record, &now, surroundings)?;
+        run_folder::make_checkpoints(folder)?;
         run_folder::clean(folder)?;
         // A run that was killed between its product and its end makes both again, to the same bytes.
         durable::remove_folder(product)?;
@@ -330,6 +325,40 @@ impl Recorder {
 }
 
 /// Takes the folder of a run that is not finished, and its record.
+/// Whether the run of a folder may go on, as [`Recorder::resume`] finds it, and whether its newest checkpoint is whole;
+/// nothing is written. Gives the steps of that checkpoint, and what changed and was let pass.
+pub(crate) fn resumable<E: From<RunError>>(
+    folder: &Path,
+    now: impl FnOnce() -> Result<Record, E>,
+    surroundings: &Surroundings,
+    product: &Path,
+) -> Result<(usize, Vec<Change>), E> {
+    let (record, _lock) = unfinished(folder, product)?;
+    let (changed, newest) = verify(folder, &record, &now()?, surroundings)?;
+    if let Some((_, checkpoint)) = &newest {
+        run_folder::verify_state(checkpoint)?;
+    }
+    Ok((newest.map_or(0, |(step, _)| step), changed))
+}
+
+/// Steps of a checkpoint, and its folder.
+type Saved = (usize, PathBuf);
+
+/// What changed since a record and was let pass, and the run's newest checkpoint, whose logs are the run's.
+fn verify(
+    folder: &Path,
+    was: &Record,
+    now: &Record,
+    surroundings: &Surroundings,
+) -> Result<(Vec<Change>, Option<Saved>), RunError> {
+    let changed = run_folder::verify(folder, was, &now.identity, &surroundings.allow_changed)?;
+    let newest = run_folder::newest(folder)?;
+    if let Some((_, checkpoint)) = &newest {
+        run_folder::verify_logs(folder, checkpoint)?;
+    }
+    Ok((changed, newest))
+}
+
 fn unfinished(folder: &Path, product: &Path) -> Result<(Record, File), RunError> {
     // A folder without a run gets no lock file.
     Record::read(folder)?;

@@ -29,7 +29,7 @@ pub(crate) fn run(args: train::Args) -> Result<()> {
     let checks = match &prepared {
         // What comes before the rest fails alone: without it there is nothing to check the rest on.
         Err(not_ready) => vec![not_ready.gate()],
-        Ok(tuning) => of_ranks(tuning, args.checks, quiet),
+        Ok(tuning) => of_ranks(tuning, args.checks, args.resume.is_some(), quiet),
     };
     let ready = checks.iter().all(|check| check.verdict != Verdict::Failed);
     if !follows {
@@ -45,7 +45,8 @@ pub(crate) fn run(args: train::Args) -> Result<()> {
 }
 
 /// The checks of a run that can be planned. What ends a step that runs for real is the failure of one of them.
-fn of_ranks(tuning: &Tuning, options: checks::Options, quiet: bool) -> Vec<Gate> {
+fn of_ranks(tuning: &Tuning, options: checks::Options, resumes: bool, quiet: bool) -> Vec<Gate> {
+    let has_folder = resumes || tuning.requested.sources.contains_key("out");
     let list = Mutex::new(Vec::new());
     let lock = || list.lock().unwrap_or_else(PoisonError::into_inner);
     let ran = tuning.on_ranks(quiet, |rank, engine| {
@@ -55,6 +56,13 @@ fn of_ranks(tuning: &Tuning, options: checks::Options, quiet: bool) -> Vec<Gate>
         let trial = checks::trial(tuning, engine, options)?;
         if rank == 0 {
             lock().extend(trial);
+        }
+        if has_folder {
+            let mut run = tuning.run(engine, &tuning.surroundings, &[]);
+            match rank {
+                0 => lock().push(run.folder_is_ready(resumes)?),
+                _ => run.follow()?,
+            }
         }
         Ok(())
     });

@@ -190,7 +190,7 @@ fn settings(args: &Args, out: &Path, data: PathBuf) -> Settings {
 }
 
 fn print_plan(tuning: &Tuning) -> Result<()> {
-    say!(false, "{}", tuning.summary()?);
+    say!(false, "{}", tuning.summary());
     let mut table = Table::new(&["planned memory", "", "bytes"]);
     for (kind, bytes) in tuning.blueprints[0].ledger.rows().filter(|r| r.1 > 0) {
         table.row([kind.name().into(), Bytes(bytes).to_string(), thousands(bytes)]);

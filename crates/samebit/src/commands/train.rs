@@ -25,7 +25,7 @@ pub(crate) struct Args {
     /// Go on from the newest checkpoint of a run: RUN alone is enough, its record has the settings; without RUN, the one in
     /// --out
     #[arg(long, value_name = "RUN", num_args = 0..=1)]
-    resume: Option<Option<PathBuf>>,
+    pub(crate) resume: Option<Option<PathBuf>>,
     /// Resume although these changed: settings, or what the refusal names (data, template, binary, …)
     #[arg(long, value_name = "WHAT,...", value_delimiter = ',', requires = "resume")]
     allow_changed: Vec<String>,
@@ -98,7 +98,11 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let quiet = args.json || launched.is_some_and(|launched| launched.rank > 0);
     let tuning = prepare(&args, None, quiet)?;
     if !quiet {
-        eprint!("{}", tuning.summary()?);
+        eprint!("{}", tuning.summary());
+    }
+    // Again when the run begins; here before anything is loaded.
+    if args.resume.is_none() && launched.is_none_or(|launched| launched.rank == 0) {
+        train::check_free(&tuning.resolved.out.value)?;
     }
     let before = device::resident_bytes();
     let companions = crate::commands::merge::companions(&tuning.model)?;

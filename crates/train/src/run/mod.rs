@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use data::{Dataset, Schedule};
 use engine::{AdapterSource, Engine};
 use formats::Checkpoint;
-use record::{Reading, Status};
+use record::{Change, Gate, Reading, Status};
 
 use self::follow::Action;
 use crate::contents;
@@ -83,6 +83,42 @@ impl Run<'_, '_> {
         let outcome = self.begin(observer)?;
         self.announce(Action::End, 0)?;
         Ok(outcome)
+    }
+
+    /// Whether [`Run::start`], or [`Run::resume`], would take the run's folder as it is; nothing is written. On the first
+    /// rank, while the others follow.
+    ///
+    /// # Errors
+    /// Another rank failed.
+    pub fn folder_is_ready(&mut self, resumes: bool) -> Result<Gate, TrainError> {
+        const NAME: &str = "run's folder";
+        let gate = match self.look_at_folder(resumes) {
+            Ok(figure) => Gate::ok(NAME, figure),
+            Err(error @ TrainError::Ranks { .. }) => return Err(error),
+            Err(error) => Gate::failed(NAME, error.to_string(), ""),
+        };
+        self.announce(Action::End, 0)?;
+        Ok(gate)
+    }
+
+    fn look_at_folder(&mut self, resumes: bool) -> Result<String, TrainError> {
+        let mut schedule = self.schedule()?;
+        let folder = &self.resolved.out.value;
+        if !resumes {
+            run_folder::check_free(folder)?;
+            return Ok(format!("{} holds no run", folder.display()));
+        }
+        let product = product::path(folder, self.resolved.lora().is_some());
+        let steps = schedule.steps();
+        let now = || contents::record(self, &mut schedule);
+        let (done, changed) =
+            recorder::resumable::<TrainError>(folder, now, self.surroundings, &product)?;
+        let changed: Vec<String> = changed.iter().map(Change::to_string).collect();
+        let changed = match changed.is_empty() {
+            true => "nothing of the run has changed".to_owned(),
+            false => format!("let pass: {}", changed.join("; ")),
+        };
+        Ok(format!("{} goes on after step {done} of {steps}; {changed}", folder.display()))
     }
 
     fn begin(&mut self, observer: &mut dyn Observer) -> Result<Outcome, TrainError> {
@@ -209,13 +245,7 @@ impl Run<'_, '_> {
         if self.evaluation.is_some() && self.engine.blueprint.job.score.is_none() {
             return Err(TrainError::NotPlanned);
         }
-        let schedule = self.resolved.schedule(self.dataset)?;
-        let (warmup, steps) =
-            (self.resolved.warmup_steps.as_ref().map_or(0, |c| c.value), schedule.steps());
-        if warmup > steps {
-            return Err(TrainError::Warmup { warmup, steps });
-        }
-        Ok(schedule)
+        self.resolved.schedule(self.dataset)
     }
 
     fn finish(

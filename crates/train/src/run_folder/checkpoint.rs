@@ -147,7 +147,12 @@ pub(crate) fn held_bytes(folder: &Path) -> Result<u64, RunError> {
 /// The folder of checkpoints cannot be read.
 pub fn checkpoints(folder: &Path) -> std::io::Result<Vec<(usize, PathBuf)>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(folder.join(CHECKPOINTS))? {
+    let entries = match fs::read_dir(folder.join(CHECKPOINTS)) {
+        // Where a run was killed before it made the folder.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(found),
+        entries => entries?,
+    };
+    for entry in entries {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
         if let Some(step) = name.strip_prefix("step-").and_then(|step| step.parse().ok()) {
@@ -214,13 +219,24 @@ pub fn load<P: DeserializeOwned>(
             reason: format!("it says step {} in a folder for step {step}", position.step),
         });
     }
+    State::open(intact(checkpoint, &position)?)?.load(engine)?;
+    Ok(position.progress)
+}
+
+/// The state file of a checkpoint, which must be as it was written.
+fn intact<P>(checkpoint: &Path, position: &Position<P>) -> Result<PathBuf, RunError> {
     let path = checkpoint.join(STATE_FILE);
     let found = hash_file(&path)?;
     if found != position.state_blake3 {
-        return Err(RunError::Damaged { path, written: position.state_blake3, found });
+        return Err(RunError::Damaged { path, written: position.state_blake3.clone(), found });
     }
-    State::open(path)?.load(engine)?;
-    Ok(position.progress)
+    Ok(path)
+}
+
+/// Refuses a checkpoint whose state is not as it was written.
+pub(crate) fn verify_state(checkpoint: &Path) -> Result<(), RunError> {
+    let position: Position<IgnoredAny> = durable::read_json(&checkpoint.join(POSITION_FILE))?;
+    intact(checkpoint, &position).map(drop)
 }
 
 /// Refuses a checkpoint that was made with other logs than those of its run's folder.

@@ -13,7 +13,7 @@ use super::error::{RunError, io};
 
 /// Begins a run's folder, which must hold nothing, and holds it for this process until the file is closed.
 pub(crate) fn create(folder: &Path) -> Result<File, RunError> {
-    check_empty(folder)?;
+    check_free(folder)?;
     fs::create_dir_all(folder).map_err(io("create", folder))?;
     let lock = lock(folder)?;
     // Another process may have begun a run between the look and the lock.
@@ -42,6 +42,19 @@ pub(crate) fn need_space(folder: &Path, what: &str, needed: u64) -> Result<(), R
 pub(crate) fn reserve(folder: &Path, bytes: u64) -> Result<Reserve, RunError> {
     need_space(folder, "the next checkpoint", bytes)?;
     Ok(Reserve::hold(&folder.join(super::CHECKPOINTS), "checkpoint", bytes)?)
+}
+
+/// Refuses a folder that a new run cannot have, and changes nothing.
+///
+/// # Errors
+/// [`RunError::RunExists`], [`RunError::NotEmpty`], [`RunError::InUse`]; it cannot be read.
+pub fn check_free(folder: &Path) -> Result<(), RunError> {
+    check_empty(folder)?;
+    // One that a run is about to begin in has its lock, and no record yet.
+    if folder.join(LOCK_FILE).exists() {
+        lock(folder)?;
+    }
+    Ok(())
 }
 
 fn check_empty(folder: &Path) -> Result<(), RunError> {

@@ -10,7 +10,8 @@ mod folder;
 mod logs;
 
 pub use checkpoint::{CHECKPOINTS, at, checkpoints, load};
-pub(crate) use checkpoint::{bytes, clean, held_bytes, newest, verify_logs};
+pub(crate) use checkpoint::{bytes, clean, held_bytes, newest, verify_logs, verify_state};
 pub use error::RunError;
 pub use files::Files;
+pub use folder::check_free;
 pub(crate) use folder::{create, lock, make_checkpoints, need_space, verify};

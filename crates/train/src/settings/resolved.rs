@@ -9,6 +9,8 @@ use program::keep::Keep;
 use program::{DType, Topology};
 use serde::{Deserialize, Serialize};
 
+use crate::error::TrainError;
+
 use super::{
     DataSource, Date, Mode, OrderKind, Profile, ScheduleKind, Size, TooLongPolicy, WeightType,
 };
@@ -205,9 +207,15 @@ impl Resolved {
     /// The order of the run over a data set.
     ///
     /// # Errors
-    /// As [`Schedule::new`].
-    pub fn schedule(&self, dataset: &data::Dataset) -> Result<Schedule, data::DataError> {
-        Schedule::new(dataset, self.packing(), self.extent())
+    /// As [`Schedule::new`], and [`TrainError::Warmup`].
+    pub fn schedule(&self, dataset: &data::Dataset) -> Result<Schedule, TrainError> {
+        let schedule = Schedule::new(dataset, self.packing(), self.extent())?;
+        let warmup = self.warmup_steps.as_ref().map_or(0, |steps| steps.value);
+        let steps = schedule.steps();
+        if warmup > steps {
+            return Err(TrainError::Warmup { warmup, steps });
+        }
+        Ok(schedule)
     }
 
     /// The optimizer's settings at a learning rate.
