@@ -31,8 +31,7 @@ mod subset;
 
 pub use alternatives::{Alternative, OrderReport};
 pub use cache::{
-    CacheError, CacheKey, CacheOutcome, CacheState, ENCODER_VERSION, EncodeCache, Entry, EntryInfo,
-    Pruned,
+    CacheError, CacheKey, CacheOutcome, CacheState, EncodeCache, Entry, EntryInfo, Pruned,
 };
 pub use corpus::{Corpus, CorpusFile, Format};
 pub use dataset::{Dataset, Encoded, Size, SourceInfo};

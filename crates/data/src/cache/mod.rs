@@ -12,7 +12,7 @@ mod tests;
 
 pub use entry::Entry;
 pub use error::CacheError;
-pub use key::{CacheKey, ENCODER_VERSION};
+pub use key::CacheKey;
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
