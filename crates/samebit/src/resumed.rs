@@ -44,15 +44,33 @@ impl RunSettings for RlSettings {
     }
 }
 
-/// The settings of a file and flags; with `--resume RUN` those of its record and flags.
+/// The settings of a file and flags; with `--resume RUN` those of its record and flags. `resume` is what was given with
+/// that flag.
 pub(crate) fn requested<S: RunSettings>(
-    resume: Option<&Path>,
+    resume: Option<Option<&Path>>,
     config: Option<&Path>,
     flags: &S,
 ) -> Result<Requested<S>> {
-    match resume {
-        Some(run) => recorded(run, config, flags.clone()),
-        None => Ok(Requested::read(config, flags.clone())?),
+    if let Some(Some(run)) = resume {
+        return recorded(run, config, flags.clone());
+    }
+    let mut requested = Requested::read(config, flags.clone())?;
+    if let (Some(None), Some(out)) = (resume, requested.settings.training().out.clone()) {
+        keep_date(&mut requested, &of_kind(&out, S::KIND)?, &out);
+    }
+    Ok(requested)
+}
+
+/// A day that was chosen at a run's first start stays the run's, where no other is asked for.
+fn keep_date<S: RunSettings>(requested: &mut Requested<S>, record: &Record, folder: &Path) {
+    const KEY: &str = "template_date";
+    let chosen = record.settings.iter().find(|setting| setting.key == KEY);
+    let chosen = chosen.and_then(|setting| setting.resolved.as_str()?.parse().ok());
+    let date = &mut requested.settings.training().template_date;
+    if date.is_none() && chosen.is_some() {
+        *date = chosen;
+        let record = folder.join(record::RECORD_FILE);
+        requested.sources.insert(KEY.into(), train::Source::File(record));
     }
 }
 
@@ -80,9 +98,11 @@ fn recorded<S: RunSettings>(
     for path in flags.other_paths() {
         *path = std::path::absolute(&*path)?;
     }
-    let recorded: Requested<S> = train::requested(&record, folder.clone()).with_context(|| {
-        format!("{}: this version does not have its settings", folder.display())
-    })?;
+    let mut recorded: Requested<S> =
+        train::requested(&record, folder.clone()).with_context(|| {
+            format!("{}: this version does not have its settings", folder.display())
+        })?;
+    keep_date(&mut recorded, &record, &folder);
     let from = &record.directory;
     std::env::set_current_dir(from).with_context(|| {
         format!("{}: the run was begun there, and its paths count from there", from.display())
@@ -99,8 +119,11 @@ pub(crate) fn recorded_settings<S: RunSettings>(
     if record.directory.is_dir() {
         std::env::set_current_dir(&record.directory)?;
     }
-    train::requested(record, folder.to_owned())
-        .with_context(|| format!("{}: this version does not have its settings", folder.display()))
+    let mut requested = train::requested(record, folder.to_owned()).with_context(|| {
+        format!("{}: this version does not have its settings", folder.display())
+    })?;
+    keep_date(&mut requested, record, folder);
+    Ok(requested)
 }
 
 /// The record of a run, which must be of a kind.

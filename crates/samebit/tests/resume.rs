@@ -79,6 +79,10 @@ fn a_template_is_told_the_day_of_the_first_start_when_a_run_goes_on() {
     resume(&bench.arg("run"), &["--template-date", "2024-07-27"])
         .refused(&["data", "template_date"]);
     assert_eq!(resume(&bench.arg("run"), &[]).report()["steps"].as_array().unwrap().len(), 2);
+    // The same where the run is named by its settings.
+    break_off(&bench.path("run"));
+    let again = [&bench.train_args("run", &FOUR_STEPS)[..], &["--resume".into()]].concat();
+    assert_eq!(samebit_in(&bench.path(""), &again).report()["steps"].as_array().unwrap().len(), 2);
 }
 
 /// The checks of `samebit check --resume`, of which the last looks at the folder.

@@ -8,8 +8,8 @@ use engine::{Compiled, Engine, EngineError};
 use program::graph::{Lora, Node};
 use program::{Kind, Ledger, ParamId, listing};
 use record::{
-    Arithmetic, DataRecord, Identity, KernelUse, KindBytes, LayerAdapters, Memory, RECORD_FILE,
-    RankMemory, Record, Setting, Status,
+    Arithmetic, DataRecord, Identity, KernelUse, KindBytes, LayerAdapters, Memory, RankMemory,
+    Record, Setting, Status,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -372,13 +372,6 @@ pub fn requested<S: DeserializeOwned>(
     for setting in asked {
         settings.insert(setting.key.clone(), setting.requested.clone());
         sources.insert(setting.key.clone(), setting.source.clone());
-    }
-    // A default that another day would choose otherwise is the run's own from its first start on.
-    let chosen = |s: &&Setting| s.key == "template_date" && s.requested.is_null();
-    if let Some(date) = record.settings.iter().find(chosen).filter(|s| !s.resolved.is_null()) {
-        settings.insert(date.key.clone(), date.resolved.clone());
-        let file = Source::File(folder.join(RECORD_FILE));
-        sources.insert(date.key.clone(), value_of(&file));
     }
     settings.insert("out".into(), value_of(&folder));
     Ok(Requested {

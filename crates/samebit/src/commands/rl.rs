@@ -68,7 +68,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     // A resumed run goes to where it was begun; what this command names is where it is given.
     let signing_key = resumed::signing_key(args.sign_key.as_deref())?;
     let source = resumed::source(&args.source)?;
-    let resume = args.resume.as_ref().and_then(Option::as_deref);
+    let resume = args.resume.as_ref().map(Option::as_deref);
     let requested = resumed::requested(resume, args.config.as_deref(), &args.settings)?;
     let reference = requested.settings.train.model.clone();
     let reference = reference.context("no model: give --model, or `model` in the settings file")?;

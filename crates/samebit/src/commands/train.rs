@@ -66,7 +66,7 @@ impl Asked {
         // A resumed run goes to where it was begun; what this command names is where it is given.
         let signing_key = resumed::signing_key(args.sign_key.as_deref())?;
         let source = resumed::source(&args.source)?;
-        let resume = args.resume.as_ref().and_then(Option::as_deref);
+        let resume = args.resume.as_ref().map(Option::as_deref);
         let mut requested = resumed::requested(resume, args.config.as_deref(), &args.settings)?;
         if requested.settings.out.is_none() {
             requested.settings.out = out.map(PathBuf::from);
