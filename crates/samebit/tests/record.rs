@@ -329,7 +329,7 @@ fn what_fails_before_or_in_a_step_is_in_the_list() {
     fs::write(&weights, bytes).unwrap();
     let (check, figure) = failed(&[]);
     assert_eq!(check, "steps run");
-    assert!(figure.contains("not finite"), "{figure}");
+    assert!(figure.contains("not finite") && figure.contains("data.jsonl:"), "{figure}");
 }
 
 #[test]

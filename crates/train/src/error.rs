@@ -55,6 +55,14 @@ pub enum TrainError {
         /// Why.
         source: Box<EngineError>,
     },
+    /// The step before a run, on one sample, failed.
+    #[error("a step on {sample}: {source}")]
+    Probe {
+        /// Where the sample comes from.
+        sample: String,
+        /// Why.
+        source: Box<EngineError>,
+    },
     /// Ranks could not join what they hold.
     #[error(transparent)]
     Ranks {

@@ -12,6 +12,7 @@ use record::Gate;
 
 use crate::batch::{StepBatches, sum_active};
 use crate::contents;
+use crate::error::TrainError;
 use crate::gates::{self, LossBounds};
 use crate::settings::Resolved;
 
@@ -20,8 +21,8 @@ use crate::settings::Resolved;
 const TOKENS: usize = 64;
 /// Stream of the random numbers that fill B; parameters use the streams from 0 on.
 const PROBE_STREAM: u64 = u64::MAX;
-/// Their range: far from what rounds to nothing, and small against weights.
-const PROBE_RANGE: [f32; 2] = [-1e-2, 1e-2];
+/// They lie between zero and this: far from what rounds to nothing, and small against weights.
+const PROBE_BOUND: f32 = 1e-2;
 
 const PACKED: &str = "packed = alone";
 const CAUSAL: &str = "no token sees a later one";
@@ -34,16 +35,31 @@ const DEFECT: &str =
 /// same.
 ///
 /// # Errors
-/// Whatever the engine gives: a loss that is not finite above all; another rank failed.
+/// [`TrainError::Probe`]: whatever the engine gives, a loss that is not finite above all; another rank failed.
 pub fn probe(
     engine: &mut Engine<'_>,
     dataset: &Dataset,
     resolved: &Resolved,
+) -> Result<Vec<Gate>, TrainError> {
+    let lengths = dataset.lengths();
+    let middling = TOKENS.min(resolved.micro_tokens.value / 2);
+    let sample = (0..lengths.len()).min_by_key(|&index| lengths[index].abs_diff(middling));
+    let Some(sample) = sample else { return Ok(Vec::new()) };
+    checks(engine, dataset, resolved, sample).map_err(|source| failed_on(dataset, sample, source))
+}
+
+fn failed_on(dataset: &Dataset, sample: usize, source: EngineError) -> TrainError {
+    let sample = dataset.origin(sample).to_string();
+    TrainError::Probe { sample, source: source.into() }
+}
+
+fn checks(
+    engine: &mut Engine<'_>,
+    dataset: &Dataset,
+    resolved: &Resolved,
+    sample: usize,
 ) -> Result<Vec<Gate>, EngineError> {
     let lengths = dataset.lengths();
-    let budget = resolved.micro_tokens.value;
-    let by_distance = |&index: &usize| lengths[index].abs_diff(TOKENS.min(budget / 2));
-    let Some(sample) = (0..lengths.len()).min_by_key(by_distance) else { return Ok(Vec::new()) };
     if resolved.lora().is_some() {
         engine.load_adapter(&AdapterSource::Fresh { seed: resolved.seed.value })?;
     }
@@ -52,9 +68,10 @@ pub fn probe(
     // B begins as zeros, which would hide the adapters from the rest.
     fill_adapters(engine, resolved.seed.value);
     let others = (0..lengths.len()).filter(|&index| index != sample);
-    let before = others.min_by_key(|&index| lengths[index]);
-    let before = before.filter(|&index| lengths[index] + lengths[sample] <= budget);
-    let before = before.map(|index| whole(dataset.sample(index).ids));
+    // Where there is no other, the sample stands before itself.
+    let before = others.min_by_key(|&index| lengths[index]).unwrap_or(sample);
+    let fits = lengths[before] + lengths[sample] <= resolved.micro_tokens.value;
+    let before = fits.then(|| whole(dataset.sample(before).ids));
     let sample = whole(dataset.sample(sample).ids);
     let alone = Seen::of_planned(engine, &sample)?;
     checks.push(packed(engine, before, &sample, &alone)?);
@@ -79,28 +96,29 @@ pub struct Longest {
 /// All ranks must run them together.
 ///
 /// # Errors
-/// Whatever the engine gives; another rank failed.
+/// [`TrainError::Probe`], as [`probe`].
 pub fn longest(
     engine: &mut Engine<'_>,
     dataset: &Dataset,
     held_out: Option<&Dataset>,
-) -> Result<Longest, EngineError> {
-    let of = |dataset: &Dataset| {
+) -> Result<Longest, TrainError> {
+    let mut run = |dataset: &Dataset, learns: bool| -> Result<usize, TrainError> {
         let lengths = dataset.lengths();
-        let index = (0..lengths.len()).max_by_key(|&index| lengths[index]);
-        let batches = index.map(|index| StepBatches::new(dataset, &[vec![index]]).batches);
-        batches.unwrap_or_default()
+        let Some(longest) = (0..lengths.len()).max_by_key(|&index| lengths[index]) else {
+            return Ok(0);
+        };
+        for batch in &StepBatches::new(dataset, &[vec![longest]]).batches {
+            let ran = match learns {
+                true => engine.train_micro_batch(batch, 0, 1),
+                false => engine.score(batch),
+            };
+            ran.map_err(|source| failed_on(dataset, longest, source))?;
+        }
+        Ok(lengths[longest])
     };
-    let tokens = |batches: &[MicroBatch]| batches.iter().map(MicroBatch::tokens).sum();
-    let trained = of(dataset);
-    for batch in &trained {
-        engine.train_micro_batch(batch, 0, 1)?;
-    }
-    let held_out = held_out.map(of);
-    for batch in held_out.iter().flatten() {
-        engine.score(batch)?;
-    }
-    Ok(Longest { trained: tokens(&trained), held_out: held_out.as_deref().map(tokens) })
+    let trained = run(dataset, true)?;
+    let held_out = held_out.map(|dataset| run(dataset, false)).transpose()?;
+    Ok(Longest { trained, held_out })
 }
 
 fn loss(
@@ -129,8 +147,7 @@ fn fill_adapters(engine: &mut Engine<'_>, seed: u64) {
         }
         let mut values = vec![0.0; param.elements()];
         let numbers = Numbers::new(seed, Purpose::Init, PROBE_STREAM);
-        let [low, high] = PROBE_RANGE;
-        numbers.fill_uniform(0, low, high, &mut values);
+        numbers.fill_uniform(0, 0.0, PROBE_BOUND, &mut values);
         engine.write_whole(id, &values);
     }
 }

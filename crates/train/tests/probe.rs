@@ -202,6 +202,8 @@ fn a_sample_too_short_to_change_a_token_is_not_judged() {
         let [gates] = &probed(&fixture, "", None)[..] else { panic!() };
         let causal = gate(gates, "no token sees a later one");
         assert_eq!(causal.verdict, verdict, "{prompt} {completion}: {causal:?}");
+        // The only sample stands before itself.
+        assert_eq!(gate(gates, "packed = alone").verdict, Verdict::Ok);
     }
 }
 
