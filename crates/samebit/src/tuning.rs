@@ -110,7 +110,7 @@ pub(crate) fn prepare(
 
 /// Threads of each rank: ranks are threads of this process, or its siblings on the same machine, so they share its threads.
 pub(crate) fn threads_of_a_rank(resolved: &Resolved) -> usize {
-    (resolved.threads.value / resolved.topology().ranks()).max(1)
+    resolved.threads.value / resolved.topology().ranks()
 }
 
 /// The data, and what is held out of it or given beside it.

@@ -293,13 +293,17 @@ impl Resolved {
         refuse_ignored(requested, method)?;
         let mut train = Requested { settings: s.train.clone(), sources: requested.sources.clone() };
         train.settings.max_steps.get_or_insert(STEPS);
-        let train = train.resolve(facts)?;
+        let asked = train;
+        let train = asked.resolve(facts)?;
         let raw = requested.or_default("raw", s.raw, false);
         let method = match method {
             MethodKind::Grpo => Method::Grpo(Box::new(grpo(requested, &train)?)),
             MethodKind::Dpo => Method::Dpo(dpo(requested, &train)?),
         };
-        Ok(Resolved { train, raw, method })
+        let mut resolved = Resolved { train, raw, method };
+        let ranks = resolved.training().ranks().max(resolved.generating().ranks());
+        resolved.train.threads = asked.threads(facts, ranks);
+        Ok(resolved)
     }
 
     /// Every setting that the method reads, by key: a [`Chosen`] or null.

@@ -106,7 +106,7 @@ impl Learning {
             topology.check()?;
         }
         let world = World::new(&[training, generating]).size();
-        let threads = (resolved.train.threads.value / world).max(1);
+        let threads = resolved.train.threads.value / world;
         let profile = resolved.train.profile.value;
         let device = Device::new(&Compute { threads: Some(threads), profile })?;
         let longest = longest(&resolved, [&prompts, &eval], &pairs);

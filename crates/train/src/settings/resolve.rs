@@ -91,7 +91,7 @@ impl Requested {
         });
         let micro_tokens = self.or_default("micro_tokens", s.micro_tokens, MICRO_TOKENS);
         let budget = micro_tokens.value;
-        let resolved = Resolved {
+        let mut resolved = Resolved {
             model: self.require("model", s.model.clone())?,
             data: self.require("data", s.data.clone())?,
             out: self.require("out", s.out.clone())?,
@@ -144,7 +144,7 @@ impl Requested {
             patience: self.given("patience", s.patience),
             loss_limit: self.given("loss_limit", s.loss_limit),
             memory: self.given("memory", s.memory),
-            threads: self.or("threads", s.threads, || (facts.threads, "this machine's".into())),
+            threads: self.threads_asked(facts),
             tp: self.or_default("tp", s.tp, 1),
             cp: self.or_default("cp", s.cp, 1),
             dp: self.or_default("dp", s.dp, 1),
@@ -152,7 +152,25 @@ impl Requested {
             weights: self.weights(lora, facts),
         };
         self.check(&resolved, facts)?;
+        resolved.threads = self.threads(facts, resolved.topology().ranks());
         Ok(resolved)
+    }
+
+    fn threads_asked(&self, facts: &Facts) -> Chosen<usize> {
+        self.or("threads", self.settings.threads, || (facts.threads, "this machine's".into()))
+    }
+
+    /// Threads that run: as many on each of the ranks, at least one, and no more than were asked for beyond that.
+    pub fn threads(&self, facts: &Facts, ranks: usize) -> Chosen<usize> {
+        let Chosen { value: asked, why } = self.threads_asked(facts);
+        let each = if asked < ranks { 1 } else { asked / ranks };
+        match each * ranks {
+            value if value == asked => Chosen { value, why },
+            value => {
+                let why = format!("{each} on each of {ranks} ranks, of {asked} ({why})");
+                Chosen { value, why }
+            }
+        }
     }
 }
 
@@ -369,6 +387,21 @@ mod tests {
         let good = "data = [\"a\", {path = \"b\", weight = 0.5}]";
         let resolved = resolve(&format!("model = \"m\"\nout = \"o\"\n{good}")).unwrap();
         assert_eq!(resolved.sources()[1].weight, 0.5);
+    }
+
+    #[test]
+    fn threads_are_those_that_run() {
+        for (text, value, why) in [
+            ("", 4, "this machine's"),
+            ("threads = 3", 3, "run.toml"),
+            ("threads = 3\ndp = 2", 2, "1 on each of 2 ranks, of 3 (run.toml)"),
+            ("dp = 4", 4, "this machine's"),
+            ("cp = 2\ndp = 4", 8, "1 on each of 8 ranks, of 4 (this machine's)"),
+            ("threads = 9\ntp = 2\ndp = 2", 8, "2 on each of 4 ranks, of 9 (run.toml)"),
+        ] {
+            let threads = with(text).unwrap().threads;
+            assert_eq!((threads.value, &*threads.why), (value, why), "{text}");
+        }
     }
 
     #[test]
