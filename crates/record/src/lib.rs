@@ -33,7 +33,7 @@ pub use gate::{Gate, Verdict};
 pub use git::{Git, PATCH_BYTES_LIMIT, Patch, Repository};
 pub use identity::{Change, Identity, SETTINGS};
 pub use index::{INDEX_FILE, Index, Listed};
-pub use machine::{Binary, Machine, hash_file, peak_resident_bytes};
+pub use machine::{Binary, Built, Machine, hash_file, peak_resident_bytes};
 pub use process::{Life, ProcessId};
 pub use record::*;
 pub use rows::{EVALS_FILE, Rows, SECONDS, STEPS_FILE, TENSORS_FILE};

@@ -58,6 +58,25 @@ pub struct Binary {
     pub bytes: u64,
     /// BLAKE3 of its bytes, in hexadecimal.
     pub blake3: String,
+    /// What it was built from, where it knows.
+    #[serde(default)]
+    pub built: Option<Built>,
+}
+
+/// The sources of a program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Built {
+    /// Their commit.
+    pub commit: String,
+    /// Whether they were changed since.
+    pub changed: bool,
+}
+
+impl std::fmt::Display for Built {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let changed = if self.changed { ", with uncommitted changes" } else { "" };
+        write!(f, "{:.12}{changed}", self.commit)
+    }
 }
 
 impl Binary {
@@ -70,7 +89,7 @@ impl Binary {
         let named = std::env::current_exe().map_err(io("find", link))?;
         let file = if link.exists() { link } else { &named };
         let bytes = fs::metadata(file).map_err(io("read", file))?.len();
-        Ok(Binary { bytes, blake3: hash_file(file)?, path: named })
+        Ok(Binary { bytes, blake3: hash_file(file)?, path: named, built: None })
     }
 }
 

@@ -7,7 +7,7 @@ use crate::tuning::Tuning;
 use anyhow::{Context, Result, bail};
 use engine::Engine;
 use program::ledger::Bytes;
-use record::{Gate, Git, Verdict};
+use record::{Built, Gate, Git, Verdict};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use train::{Space, probe};
@@ -66,6 +66,7 @@ pub(crate) fn standing(
         steps(tuning),
         cache(tuning),
         git(&tuning.surroundings.git, options.allow_dirty),
+        program(tuning.surroundings.binary.built.as_ref()),
         disk(tuning, engine)?,
         memory(tuning),
     ])
@@ -192,6 +193,18 @@ pub(crate) fn git(git: &Git, allow_dirty: bool) -> Gate {
     Gate::of(name, allow_dirty, figure, advice)
 }
 
+/// The code of this program: not what a user can commit, but what the record says of it.
+fn program(built: Option<&Built>) -> Gate {
+    let name = "program has a commit";
+    match built {
+        None => Gate::skipped(name, "it was built without a repository; the record has its hash"),
+        Some(built) if built.changed => {
+            Gate::skipped(name, format!("built from {built}; the record has its hash"))
+        }
+        Some(built) => Gate::ok(name, built.to_string()),
+    }
+}
+
 fn disk(tuning: &Tuning, engine: &Engine<'_>) -> Result<Gate> {
     let resolved = &tuning.resolved;
     let space = Space::of(engine);
@@ -281,6 +294,15 @@ mod tests {
         }
         let kept = git(&repository(Some("c0"), Some(PATCH_BYTES_LIMIT)), true);
         assert!(!kept.figure.contains("too large"), "{}", kept.figure);
+    }
+
+    #[test]
+    fn a_program_of_no_commit_is_said() {
+        let built = |changed| Built { commit: "0123456789abcdef".into(), changed };
+        assert_eq!(program(None).verdict, Verdict::Skipped);
+        assert_eq!(program(Some(&built(true))).verdict, Verdict::Skipped);
+        let clean = program(Some(&built(false)));
+        assert_eq!((clean.verdict, &*clean.figure), (Verdict::Ok, "0123456789ab"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `samebit`: fine-tune, score and run open language models, planned to the byte.
 
 mod base;
+mod built;
 mod checks;
 mod commands;
 mod completion;
@@ -34,7 +35,7 @@ use std::process::ExitCode;
 ///
 /// Exit codes: 0 done, 1 refused or failed (the message says what, where and what to do), 2 wrong usage.
 #[derive(Parser)]
-#[command(name = "samebit", version, max_term_width = 100)]
+#[command(name = "samebit", version = built::VERSION, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -1,5 +1,6 @@
 //! A fine-tuning run from its settings: data, plan, engine, loop, report.
 
+use crate::built;
 use crate::checks::{self, NotReady};
 use crate::data_report;
 use crate::device::{self, Compute, Device};
@@ -65,8 +66,7 @@ impl Opened {
         let graph = families::build(model.checkpoint.config(), &resolved.build_options())?.graph;
         let threads = Some(threads_of_a_rank(&resolved));
         let device = Device::new(&Compute { threads, profile: resolved.profile.value })?;
-        let mut surroundings =
-            Surroundings { device: device.describe(), ..Surroundings::current()? };
+        let mut surroundings = Surroundings { device: device.describe(), ..built::surroundings()? };
         surroundings.hashes.extend(model.identity_hashes()?);
         Ok(Opened { model, resolved, graph, device, surroundings })
     }

@@ -25,7 +25,7 @@ pub(crate) fn record() -> Record {
         status: Status::Finished { step: 4, product: "adapter".into(), early: None },
         sessions: vec![Session {
             process: ProcessId::current(),
-            binary: Binary { path: "samebit".into(), bytes: 1, blake3: "bb".into() },
+            binary: Binary { path: "samebit".into(), bytes: 1, blake3: "bb".into(), built: None },
             from_step: 0,
             started: clock.started(),
             written: clock.looked(),

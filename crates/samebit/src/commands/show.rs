@@ -169,8 +169,11 @@ fn session_code(session: &Session) -> String {
         }
     };
     let machine = &session.machine;
+    let built = session.binary.built.as_ref();
+    let built =
+        built.map_or("of no known commit".to_owned(), |built| format!("built from {built}"));
     format!(
-        "code: {git}\nmachine: {}, {}, {} cores, {}\n",
+        "code: {git}\nprogram: {built}\nmachine: {}, {}, {} cores, {}\n",
         machine.host, machine.processor, machine.cores, machine.system
     )
 }

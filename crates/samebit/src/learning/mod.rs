@@ -4,6 +4,7 @@ mod plan;
 
 pub(crate) use plan::Plan;
 
+use crate::built;
 use crate::checks;
 use crate::device::{Compute, Device};
 use crate::encoding;
@@ -133,7 +134,7 @@ impl Learning {
 
     /// What the record holds beside the run, with what was checked before it; refuses where a check failed.
     pub(crate) fn surroundings(&self, allow_dirty: bool) -> Result<Surroundings> {
-        let current = Surroundings::current()?;
+        let current = built::surroundings()?;
         let checks = vec![checks::git(&current.git, allow_dirty)];
         checks::refuse_failed(&checks)?;
         let mut hashes = self.model.identity_hashes()?;
