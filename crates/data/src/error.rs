@@ -438,3 +438,16 @@ fn in_line(error: &serde_json::Error) -> String {
         None => text,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_in_a_line_is_told_by_its_byte() {
+        let of =
+            |text: &str| in_line(&serde_json::from_str::<serde_json::Value>(text).unwrap_err());
+        assert_eq!(of("{\"a\": x}"), "expected value, at its byte 7");
+        assert_eq!(of("{\"a\":\n x}"), "expected value at line 2 column 2");
+    }
+}

@@ -200,6 +200,15 @@ fn what_is_no_file_is_no_entry_and_what_cannot_be_looked_at_is_said() {
 }
 
 #[test]
+fn what_just_fits_stays() {
+    let fixture = Fixture::new();
+    let cache = fixture.cache(PLENTY);
+    let bytes = fixture.get(&cache).bytes;
+    assert_eq!(cache.prune(bytes).unwrap().removed, 0);
+    assert_eq!(cache.prune(bytes - 1).unwrap().removed, 1);
+}
+
+#[test]
 fn a_file_that_is_gone_is_removed_and_a_folder_is_not() {
     let folder = tempfile::tempdir().unwrap();
     remove(&folder.path().join("gone")).unwrap();
