@@ -15,6 +15,7 @@ use crate::lines::SAMPLES_LIMIT;
 use crate::report::{Counts, Report, SourceReport};
 use crate::sample::{Content, Shape};
 use crate::shorten::{self, Exchanges};
+use crate::unread;
 
 pub use crate::shorten::TooLong;
 
@@ -209,7 +210,11 @@ impl Encoder<'_> {
 
     fn encode_content(&self, content: &Content) -> Result<text::Encoded, SampleError> {
         let encoded = match content {
-            Content::Messages { messages, tools } => self.conversation(messages, tools.as_ref())?,
+            Content::Messages { messages, tools } => {
+                let template = self.template.ok_or(SampleError::NoTemplate)?;
+                unread::refuse(template, messages, tools.as_ref())?;
+                self.conversation(messages, tools.as_ref())?
+            }
             Content::Completion { prompt, completion } => self.completion(prompt, completion)?,
             Content::Text(text) => self.text(text)?,
         };

@@ -285,9 +285,19 @@ pub enum SampleError {
         /// Its role.
         role: String,
     },
+    /// Something that the chat template does not render.
+    #[error(
+        "the model's chat template does not render {what}, so that it would be learnt or answered as if it were not \
+         there; remove it, or give the model a template that renders it"
+    )]
+    Unread {
+        /// What.
+        what: String,
+    },
     /// Two BOS before a sample.
     #[error(
-        "the sample begins with two BOS tokens: the template writes one, and so does the first message; remove it there"
+        "the sample begins with two BOS tokens: the template writes two, or one, and the first message another; remove \
+         one of them"
     )]
     TwoBos,
     /// A conversation, and a model without a chat template.

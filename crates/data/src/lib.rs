@@ -27,7 +27,9 @@ mod sample;
 mod schedule;
 mod shorten;
 mod source;
+mod strict_json;
 mod subset;
+mod unread;
 
 pub use alternatives::{Alternative, OrderReport};
 pub use cache::{

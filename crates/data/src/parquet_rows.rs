@@ -13,6 +13,7 @@ use parquet::schema::types::Type;
 use serde_json::{Map, Value};
 
 use crate::error::{ColumnError, DataError};
+use crate::strict_json;
 
 /// What a Parquet file begins with.
 pub(crate) const MAGIC: &[u8] = b"PAR1";
@@ -190,7 +191,7 @@ fn object(row: &Row, number: usize) -> Result<Map<String, Value>, ColumnError> {
             COLUMNS.iter().any(|(column, needed)| column == name && *needed == Needed::Nested);
         let value = match field {
             Field::Null => continue,
-            Field::Str(text) if nested => serde_json::from_str(text).map_err(|error| {
+            Field::Str(text) if nested => strict_json::value(text).map_err(|error| {
                 ColumnError::Json { column: name.clone(), row: number, reason: error.to_string() }
             })?,
             other => json(other),

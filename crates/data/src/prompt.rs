@@ -5,6 +5,7 @@ use text::{ChatTemplate, Tokenizer};
 
 use crate::error::{DataError, Origin, SampleError};
 use crate::sample::{check_messages, wrong_type};
+use crate::unread;
 
 /// What a prompt asks.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,6 +86,7 @@ impl PromptEncoder<'_> {
             }
             (Asked::Messages { .. }, None) => return Err(SampleError::RawMessages),
             (Asked::Messages { messages, tools }, Some(template)) => {
+                unread::refuse(template, messages, tools.as_ref())?;
                 self.render(template, messages, tools.as_ref())?
             }
         };
@@ -116,6 +118,35 @@ mod tests {
     fn take(line: &str) -> Result<(Asked, Map<String, Value>), SampleError> {
         let mut object = object_of(line.as_bytes())?;
         Ok((Asked::take(&mut object)?, object))
+    }
+
+    #[test]
+    fn a_prompt_is_rendered_to_where_the_assistant_goes_on_and_tokenized() {
+        let folder = tempfile::tempdir().unwrap();
+        let vocab = json!({"a": 0, "b": 1, "|": 2, "S": 3, "U": 4, "A": 5});
+        let tokenizer = json!({
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+            "pre_tokenizer": null, "post_processor": null, "decoder": null,
+            "model": {"type": "BPE", "vocab": vocab, "merges": []},
+        });
+        let path = folder.path().join("tokenizer.json");
+        std::fs::write(&path, tokenizer.to_string()).unwrap();
+        let tokenizer = Tokenizer::from_tokenizer_json(&path).unwrap();
+        let template = "{% for m in messages %}{{ m.role[0] | upper }}{{ m.content }}|{% endfor %}\
+                        {{ 'A' if add_generation_prompt }}";
+        let template = ChatTemplate::new(template, text::SpecialTokens::default()).unwrap();
+        let with =
+            PromptEncoder { tokenizer: &tokenizer, template: Some(&template), system: Some("b") };
+        let text = Asked::Text("a".into());
+        assert_eq!(with.encode(&text).unwrap(), ("Sb|Ua|A".into(), vec![3, 1, 2, 4, 0, 2, 5]));
+        let turns = vec![json!({"role": "user", "content": "ab"})];
+        let messages = Asked::Messages { messages: turns, tools: None };
+        let plain = PromptEncoder { system: None, ..with };
+        assert_eq!(plain.encode(&messages).unwrap(), ("Uab|A".into(), vec![4, 0, 1, 2, 5]));
+        let raw = PromptEncoder { template: None, system: None, ..with };
+        assert_eq!(raw.encode(&text).unwrap(), ("a".into(), vec![0]));
+        assert!(matches!(raw.encode(&messages), Err(SampleError::RawMessages)));
+        assert!(matches!(raw.encode(&Asked::Text(String::new())), Err(SampleError::EmptyPrompt)));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use crate::corpus::Corpus;
 use crate::error::{DataError, Origin, SampleError};
 use crate::source::Source;
+use crate::strict_json;
 
 /// The shapes that a sample may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -89,7 +90,7 @@ pub(crate) fn from_line(line: &[u8]) -> Result<(Content, Option<String>), Sample
 pub(crate) fn object_of(line: &[u8]) -> Result<Map<String, Value>, SampleError> {
     let text = std::str::from_utf8(line)
         .map_err(|error| SampleError::NotUtf8 { byte: error.valid_up_to() })?;
-    let value = serde_json::from_str(text).map_err(|source| SampleError::Json { source })?;
+    let value = strict_json::value(text).map_err(|source| SampleError::Json { source })?;
     match value {
         Value::Object(object) => Ok(object),
         other => Err(SampleError::NotAnObject { found: kind(&other) }),

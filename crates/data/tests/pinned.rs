@@ -13,6 +13,7 @@ const HASH: &str = "fcd2f30e61d522fd85a303cb8f1187feb4cbdb893bc0a352fbe5a326a120
 const LINES: &[&str] = &[
     r#"{"messages": [{"role": "user", "content": "Hi b"}, {"role": "assistant", "content": "Yes b."}]}"#,
     r#"{"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "1"}, {"role": "assistant", "content": "one", "train": false}, {"role": "user", "content": "2"}, {"role": "assistant", "content": "two"}], "tools": [{"type": "function"}]}"#,
+    r#"{"messages": [{"role": "user", "content": "1 b?"}, {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"b": 1}}}]}, {"role": "tool", "content": "2"}, {"role": "assistant", "content": "It is 2."}]}"#,
     r#"{"messages": [{"role": "user", "content": "a long question, of b and b"}, {"role": "assistant", "content": "a long answer"}, {"role": "user", "content": "q"}, {"role": "assistant", "content": ""}]}"#,
     r#"{"prompt": "<s>What", "completion": " is b?<|im_end|>"}"#,
     r#"{"prompt": "", "completion": " b"}"#,
@@ -21,16 +22,19 @@ const LINES: &[&str] = &[
 
 /// The identities of the corpus under plain and block templates, both ways of BOS and every rule for long samples.
 fn encoded() -> String {
-    let blocks = TEMPLATE.replace(
-        "{{ m.content }}",
-        "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}",
+    let plain = TEMPLATE
+        .replace("{% for", "{{ tools | tojson if tools }}{% for")
+        .replace("{{ m.content }}", "{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}");
+    let blocks = plain.replace(
+        "{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}",
+        "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}",
     );
-    assert_ne!(blocks, TEMPLATE);
+    assert_ne!(blocks, plain);
     let mut hasher = blake3::Hasher::new();
     for adds_bos in [false, true] {
         let fixture = Fixture::new(adds_bos);
         let corpus = fixture.corpus(LINES);
-        for source in [TEMPLATE, &blocks] {
+        for source in [&plain, &blocks] {
             let special = fixture.tokenizer.special_tokens().clone();
             let template = ChatTemplate::new(source, special).unwrap();
             for (max_length, too_long) in [

@@ -28,7 +28,7 @@ use crate::report::Counts;
 const MAGIC: &[u8; 8] = b"sameENC\x01";
 const HASH_BYTES: usize = blake3::OUT_LEN;
 /// The most bytes of a header: some hundred for each source.
-const HEADER_LIMIT: usize = 64 << 20;
+pub(super) const HEADER_LIMIT: usize = 4 << 20;
 
 /// What an entry says of itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -60,11 +60,15 @@ impl Entry {
         serde_json::to_vec(self).expect("an entry is an object with string keys")
     }
 
-    /// Bytes of the file.
+    /// Bytes of the file that holds it.
     pub(super) fn bytes(&self) -> u64 {
-        let head = MAGIC.len() + size_of::<u32>() + self.header().len();
-        let body = self.body_bytes().expect("a data set in memory has a size");
-        (head + body + HASH_BYTES) as u64
+        self.file_bytes(self.header().len()).expect("a data set in memory has a size")
+    }
+
+    /// Bytes of a file with a header of so many; none where there can be no such number of samples or tokens.
+    fn file_bytes(&self, header: usize) -> Option<u64> {
+        let around = MAGIC.len() + size_of::<u32>() + HASH_BYTES;
+        Some(self.body_bytes()?.checked_add(header)?.checked_add(around)? as u64)
     }
 
     /// Bytes between header and hash; none where there can be no such number of samples or tokens.
@@ -106,16 +110,16 @@ impl Hashed<'_> {
         self.out.write_all(bytes)
     }
 
-    fn numbers(&mut self, numbers: impl Iterator<Item = u32>) -> io::Result<()> {
-        let mut bytes = Vec::with_capacity(CHUNK * size_of::<u32>());
-        for number in numbers {
-            bytes.extend(number.to_le_bytes());
-            if bytes.len() == bytes.capacity() {
-                self.put(&bytes)?;
-                bytes.clear();
+    fn numbers(&mut self, mut numbers: impl Iterator<Item = u32>) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        loop {
+            bytes.clear();
+            bytes.extend(numbers.by_ref().take(CHUNK).flat_map(u32::to_le_bytes));
+            if bytes.is_empty() {
+                return Ok(());
             }
+            self.put(&bytes)?;
         }
-        self.put(&bytes)
     }
 }
 
@@ -179,8 +183,14 @@ fn header(content: &[u8]) -> Option<(Entry, &[u8])> {
     Some((serde_json::from_slice(header).ok()?, body))
 }
 
+/// What an entry says of itself, and the bytes that its file then has.
+pub(super) struct Claim {
+    pub(super) entry: Entry,
+    pub(super) bytes: Option<u64>,
+}
+
 /// Reads what an entry says of itself, without its samples; none where it is not one.
-pub(super) fn read_header(file: &mut dyn Read) -> io::Result<Option<Entry>> {
+pub(super) fn read_header(file: &mut dyn Read) -> io::Result<Option<Claim>> {
     let mut head = Vec::new();
     file.take((MAGIC.len() + 4) as u64).read_to_end(&mut head)?;
     let Some(length) = head.strip_prefix(MAGIC).and_then(|rest| rest.first_chunk::<4>()) else {
@@ -192,5 +202,6 @@ pub(super) fn read_header(file: &mut dyn Read) -> io::Result<Option<Entry>> {
     }
     let mut header = Vec::new();
     file.take(length as u64).read_to_end(&mut header)?;
-    Ok(serde_json::from_slice(&header).ok())
+    let entry: Option<Entry> = serde_json::from_slice(&header).ok();
+    Ok(entry.map(|entry| Claim { bytes: entry.file_bytes(length), entry }))
 }

@@ -191,11 +191,27 @@ impl EncodeCache {
     /// Reads and verifies an entry; none where there is none.
     fn load(&self, key: &CacheKey, corpus: &Corpus) -> Result<Option<(Dataset, u64)>, CacheError> {
         let path = self.path(key);
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
+        let about = match fs::metadata(&path) {
+            Ok(about) => about,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(io("read", &path)(error)),
         };
+        // A pipe would be waited for, and a file of another length than it says is not read to its end.
+        if !about.is_file() && !about.is_dir() {
+            return Err(CacheError::NotAnEntry { path });
+        }
+        let mut file = File::open(&path).map_err(io("read", &path))?;
+        match entry::read_header(&mut file).map_err(io("read", &path))? {
+            None if about.len() > entry::HEADER_LIMIT as u64 => {
+                return Err(CacheError::NotAnEntry { path });
+            }
+            Some(claim) if claim.bytes != Some(about.len()) => {
+                return Err(CacheError::Damaged { path });
+            }
+            // A small one is read, to say what is wrong with it.
+            _ => {}
+        }
+        let bytes = fs::read(&path).map_err(io("read", &path))?;
         let dataset = entry::parse(&path, &bytes, key, corpus)?;
         // Only says when it was used; in a folder that cannot be written there is nothing to prune either.
         let _ = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
@@ -236,11 +252,12 @@ impl EncodeCache {
                 continue;
             }
             let mut file = File::open(&path).map_err(io("open", &path))?;
+            let claim = entry::read_header(&mut file).map_err(io("read", &path))?;
             entries.push(EntryInfo {
                 key: path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
                 bytes: metadata.len(),
                 used: metadata.modified().map_err(io("read", &path))?,
-                entry: entry::read_header(&mut file).map_err(io("read", &path))?,
+                entry: claim.map(|claim| claim.entry),
             });
         }
         entries.sort_by(|a, b| b.used.cmp(&a.used).then_with(|| a.key.cmp(&b.key)));

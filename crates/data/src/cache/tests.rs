@@ -199,6 +199,47 @@ fn what_is_no_file_is_no_entry_and_what_cannot_be_looked_at_is_said() {
     assert!(matches!(no_folder, Err(CacheError::Io { action: "read", .. })), "{no_folder:?}");
 }
 
+/// It would be read whole, or waited for, before it is found out.
+#[test]
+fn what_is_no_entry_by_its_size_or_kind_is_not_read() {
+    let fixture = Fixture::new();
+    let cache = fixture.cache(PLENTY);
+    let bytes = fixture.get(&cache).bytes;
+    let path = cache.path(&fixture.key);
+    let load = || cache.load(&fixture.key, &fixture.corpus).unwrap_err();
+    let file = File::options().write(true).open(&path).unwrap();
+    for other in [bytes - 1, bytes + 1, 1 << 40] {
+        file.set_len(other).unwrap();
+        assert!(matches!(load(), CacheError::Damaged { .. }), "{other}");
+    }
+    assert_eq!(fixture.get(&cache).state, CacheState::Rebuilt);
+    let sparse = File::create(&path).unwrap();
+    sparse.set_len(1 << 40).unwrap();
+    assert!(matches!(load(), CacheError::NotAnEntry { .. }));
+    std::fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+    assert!(matches!(load(), CacheError::NotAnEntry { .. }));
+    assert_eq!(fixture.get(&cache).state, CacheState::Rebuilt);
+    assert_eq!(fixture.get(&cache).state, CacheState::Hit);
+}
+
+#[test]
+fn a_header_has_a_limit() {
+    let fixture = Fixture::new();
+    let entry = Entry::of(&fixture.key, &fixture.dataset, 1.0);
+    let json = serde_json::to_vec(&entry).unwrap();
+    let file = |length: usize| {
+        let mut bytes = b"sameENC\x01".to_vec();
+        bytes.extend((length as u32).to_le_bytes());
+        bytes.extend(&json);
+        bytes.resize(bytes.len() + length - json.len(), b' ');
+        entry::read_header(&mut &bytes[..]).unwrap()
+    };
+    assert_eq!(file(json.len()).unwrap().entry, entry);
+    assert_eq!(file(entry::HEADER_LIMIT).unwrap().entry, entry);
+    assert!(file(entry::HEADER_LIMIT + 1).is_none());
+}
+
 #[test]
 fn what_just_fits_stays() {
     let fixture = Fixture::new();
