@@ -91,7 +91,7 @@ pub(crate) fn identify(
         }
     };
     if let (Some(note), false) = (&note, quiet) {
-        eprintln!("note: {note}");
+        tell!("note: {note}");
     }
     let trained_on = origin.map(|origin| origin.base_weights.clone());
     Ok(Base { model: model.identity.clone(), weights, trained_on, note })

@@ -3,6 +3,7 @@
 use crate::commands::show;
 use crate::device;
 use crate::kernels;
+use crate::output;
 use crate::tuning::Tuning;
 use anyhow::{Context, Result, bail};
 use engine::Engine;
@@ -37,7 +38,7 @@ impl NotReady {
 
     /// As it stands in the list.
     pub(crate) fn gate(&self) -> Gate {
-        Gate::failed(self.check, format!("{:#}", self.error), "")
+        Gate::failed(self.check, output::message(&self.error), "")
     }
 }
 

@@ -13,7 +13,7 @@ pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>> {
         if flag.swap(true, Ordering::SeqCst) {
             std::process::exit(130);
         }
-        eprintln!("stopping after this step, with a checkpoint; once more to stop at once");
+        tell!("stopping after this step, with a checkpoint; once more to stop at once");
     })
     .context("cannot listen for Ctrl-C")?;
     Ok(stop)

@@ -1,5 +1,13 @@
 //! `samebit`: fine-tune, score and run open language models, planned to the byte.
 
+/// Tells a person on the error stream. Where nobody reads it, nothing is said and the work goes on.
+macro_rules! tell {
+    ($($said:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($said)*);
+    }};
+}
+
 mod base;
 mod built;
 mod checks;
@@ -100,10 +108,16 @@ impl Command {
     }
 }
 
+/// A command that failed, for programs.
+#[derive(serde::Serialize)]
+struct Failed {
+    error: String,
+}
+
 fn main() -> ExitCode {
     let cli = parse();
     if let Err(error) = cli.command.refuse_processes() {
-        eprintln!("samebit: {error}");
+        tell!("samebit: {error}");
         return ExitCode::FAILURE;
     }
     let result = match cli.command {
@@ -133,7 +147,13 @@ fn main() -> ExitCode {
         // Whoever read the output has enough of it.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("samebit: {}", message(&error));
+            let message = output::message(&error);
+            tell!("samebit: {message}");
+            // Who reads JSON gets the failure of a command that has not reported.
+            if std::env::args_os().any(|arg| arg == "--json") && !output::has_reported() {
+                // The exit code and the error stream say the same.
+                let _ = output::line(&Failed { error: message });
+            }
             ExitCode::FAILURE
         }
     }
@@ -157,26 +177,4 @@ fn parse() -> Cli {
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let mut kinds = error.chain().filter_map(|e| e.downcast_ref::<std::io::Error>());
     kinds.any(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
-}
-
-/// An error with its causes. A typed error's message often holds its cause's, which is then not said again.
-fn message(error: &anyhow::Error) -> String {
-    let mut text = error.to_string();
-    for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
-        }
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use anyhow::anyhow;
-
-    #[test]
-    fn a_cause_is_said_once() {
-        let error = anyhow!("not a number").context("line 3: not a number").context("data.jsonl");
-        assert_eq!(super::message(&error), "data.jsonl: line 3: not a number");
-    }
 }

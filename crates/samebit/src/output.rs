@@ -4,6 +4,26 @@ use anyhow::Result;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether anything was printed to standard output.
+static REPORTED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the command has printed a report, or a part of it.
+pub(crate) fn has_reported() -> bool {
+    REPORTED.load(Ordering::Relaxed)
+}
+
+/// An error with its causes. A typed error's message often holds its cause's, which is then not said again.
+pub(crate) fn message(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
 
 /// Prints a report as JSON, or as its text.
 pub(crate) fn report<T: Serialize>(
@@ -11,6 +31,7 @@ pub(crate) fn report<T: Serialize>(
     value: &T,
     text: impl FnOnce(&T) -> String,
 ) -> Result<()> {
+    REPORTED.store(true, Ordering::Relaxed);
     let mut out = io::stdout().lock();
     if json {
         serde_json::to_writer_pretty(&mut out, value)?;
@@ -28,6 +49,7 @@ pub(crate) fn line<T: Serialize>(value: &T) -> Result<()> {
 
 /// Prints to standard output; an error where nobody reads it.
 pub(crate) fn print(text: &str) -> Result<()> {
+    REPORTED.store(true, Ordering::Relaxed);
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
@@ -35,7 +57,7 @@ pub(crate) fn print(text: &str) -> Result<()> {
 
 /// Tells on the error stream what the owner must see and what stops nothing.
 pub(crate) fn warn(text: &str) {
-    eprintln!("warning: {text}");
+    tell!("warning: {text}");
 }
 
 /// A table with aligned columns; the first column is aligned left, the others right, or left in a table of words.
@@ -113,6 +135,13 @@ pub(crate) fn duration(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anyhow::anyhow;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let error = anyhow!("not a number").context("line 3: not a number").context("data.jsonl");
+        assert_eq!(message(&error), "data.jsonl: line 3: not a number");
+    }
 
     #[test]
     fn thousands_are_separated() {

@@ -365,8 +365,8 @@ impl Observer for Bar {
     fn start(&mut self, step: usize, steps: usize) {
         if self.resumes && !self.quiet {
             match step {
-                0 => eprintln!("there is no checkpoint: the run begins again at its first step"),
-                _ => eprintln!("goes on from the checkpoint after step {step} of {steps}"),
+                0 => tell!("there is no checkpoint: the run begins again at its first step"),
+                _ => tell!("goes on from the checkpoint after step {step} of {steps}"),
             }
         }
         let bar = progress::steps(steps as u64, self.quiet);
@@ -383,8 +383,8 @@ impl Observer for Bar {
             return;
         }
         match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{line}")),
-            None => eprintln!("{line}"),
+            Some(bar) => bar.suspend(|| tell!("{line}")),
+            None => tell!("{line}"),
         }
     }
 
@@ -408,9 +408,11 @@ impl Observer for Bar {
             && part(event.step) > part(event.step - 1)
         {
             let rate = event.tokens as f64 / event.seconds;
-            eprintln!(
+            tell!(
                 "step {} of {}: loss {:.4}, {rate:.0} tokens/s",
-                event.step, event.steps, event.loss
+                event.step,
+                event.steps,
+                event.loss
             );
         }
         self.steps.push(event.clone());

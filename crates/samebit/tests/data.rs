@@ -328,6 +328,9 @@ fn a_template_that_asks_for_the_date_is_told_the_runs() {
     // Without the setting it is today, which is not that day.
     let report = data(&bench, &["--show", "1"]).report();
     assert_eq!(report["sample"]["tokens"][0]["text"], "o");
+    let wrong = data(&bench, &["--rank", "0"]);
+    let said: Value = serde_json::from_str(&wrong.stdout).unwrap();
+    assert!(said["error"].as_str().unwrap().contains("`rank` is 0"), "{said}");
     let no_day = data(&bench, &["--template-date", "26 Jul 2024"]);
     no_day.ended_with(2, &["26 Jul 2024", "not a day"]);
 }

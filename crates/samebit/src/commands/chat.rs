@@ -60,7 +60,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let mut scheduler = Scheduler::new(&engine, Some(&tokenizer))?;
     let prompting = std::io::stdin().is_terminal();
     if prompting {
-        eprintln!("{} · Ctrl-D ends the talk", model.identity);
+        tell!("{} · Ctrl-D ends the talk", model.identity);
     }
     for line in prompt_lines(prompting) {
         let line = line.context("standard input")?;
@@ -73,7 +73,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         if ids.is_empty() || ids.len() >= context {
             // The talk goes on without this message: a shorter one may fit.
             messages.pop();
-            eprintln!(
+            tell!(
                 "that message makes {} tokens and the conversation has room for {context}: shorten it, or start again \
                  with a larger --context (the model's is {longest})",
                 ids.len()

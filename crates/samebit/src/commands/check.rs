@@ -66,7 +66,7 @@ fn of_ranks(tuning: &Tuning, options: checks::Options, resumes: bool, quiet: boo
         }
         Ok(())
     });
-    let failed = ran.err().map(|error| Gate::failed("steps run", format!("{error:#}"), ""));
+    let failed = ran.err().map(|error| Gate::failed("steps run", output::message(&error), ""));
     let mut checks = list.into_inner().unwrap_or_else(PoisonError::into_inner);
     checks.extend(failed);
     checks

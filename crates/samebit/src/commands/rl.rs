@@ -81,7 +81,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     surroundings.allow_changed = args.allow_changed;
     surroundings.signing_key = signing_key;
     if !args.json {
-        eprint!("{}", learning.summary());
+        tell!("{}", learning.summary().trim_end());
     }
     let mut bar = Bar::new(args.json, args.resume.is_some())?;
     let outcome = learning.run(&mut bar, &surroundings, args.resume.is_some(), args.json)?;
@@ -165,7 +165,7 @@ impl Bar {
 
     fn line(&self, text: &str) {
         if !self.quiet && !std::io::stderr().is_terminal() {
-            eprintln!("{text}");
+            tell!("{text}");
         }
     }
 }
@@ -173,7 +173,7 @@ impl Bar {
 impl Observer for Bar {
     fn start(&mut self, step: usize, steps: usize) {
         if self.resumed && step == 0 && !self.quiet {
-            eprintln!("the run has made no checkpoint: it goes on from its first step");
+            tell!("the run has made no checkpoint: it goes on from its first step");
         }
         let bar = progress::steps(steps as u64, self.quiet);
         bar.set_position(step as u64);

@@ -51,8 +51,8 @@ impl Ended {
         serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {}", self.stdout))
     }
 
-    /// Checks that the command was refused with exit code 1, said nothing on its output, and named every one of
-    /// `words`: what is wrong, where, and what to do.
+    /// Checks that the command was refused with exit code 1, reported nothing but that, and named every one of `words`:
+    /// what is wrong, where, and what to do.
     #[track_caller]
     pub fn refused(&self, words: &[&str]) {
         self.ended_with(1, words);
@@ -61,7 +61,12 @@ impl Ended {
     #[track_caller]
     pub fn ended_with(&self, code: i32, words: &[&str]) {
         assert_eq!(self.code, Some(code), "stdout: {}\nstderr: {}", self.stdout, self.stderr);
-        assert_eq!(self.stdout, "", "nothing is reported");
+        if !self.stdout.is_empty() {
+            // With --json, and nothing else.
+            let said: Value = serde_json::from_str(&self.stdout).unwrap();
+            let told = format!("samebit: {}", said["error"].as_str().unwrap());
+            assert!(self.stderr.contains(&told) && said.as_object().unwrap().len() == 1, "{said}");
+        }
         let parts: Vec<&str> = self.stderr.split(": ").map(str::trim).collect();
         for (i, part) in parts.iter().enumerate() {
             assert!(!parts[..i].contains(part), "`{part}` is said twice: {}", self.stderr);
