@@ -46,11 +46,11 @@ pub fn annotate(
     if !says {
         return Err(RecordError::EmptyAnnotation);
     }
-    Record::read(folder)?;
+    let record = Record::read(folder)?;
     let annotation = Annotation {
         at: rfc3339(Reading::now().wall),
         by: std::env::var("USER").unwrap_or_else(|_| "unknown".into()),
-        seal: crate::seal::read_seal(folder)?.map(|seal| seal.root),
+        seal: crate::seal::read_seal(folder, &record.status)?.map(|seal| seal.root),
         falls,
         survives,
         note,

@@ -59,9 +59,15 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Whether every number and tensor that both runs have is the same.
+    /// Whether there is any number, tensor or file that both runs have.
+    pub fn has_common(&self) -> bool {
+        self.common_steps + self.common_states + self.common_evaluations + self.product_files > 0
+    }
+
+    /// Whether every number and tensor that both runs have is the same, and there is one.
     pub fn same_bits(&self) -> bool {
-        self.first_differing_step.is_none()
+        self.has_common()
+            && self.first_differing_step.is_none()
             && self.first_differing_tensors.is_none()
             && self.first_differing_evaluation.is_none()
             && self.differing_product_files.is_empty()
@@ -107,7 +113,7 @@ pub fn compare(first: &Path, second: &Path) -> Result<Difference, RecordError> {
 /// Hashes of the files of tensors that a finished run made, by path in its product: what its seal says.
 fn product(folder: &Path, record: &Record) -> Result<BTreeMap<String, String>, RecordError> {
     let Status::Finished { product, .. } = &record.status else { return Ok(BTreeMap::new()) };
-    let files = read_seal(folder)?.map(|seal| seal.files).unwrap_or_default();
+    let files = read_seal(folder, &record.status)?.map(|seal| seal.files).unwrap_or_default();
     let prefix = format!("{}/", product.display());
     let of = |(path, hash): (String, String)| {
         let path = path.strip_prefix(&prefix)?.to_owned();
@@ -135,7 +141,6 @@ fn surroundings(record: &Record) -> Map<String, Value> {
     let last = record.sessions.last();
     [
         ("samebit", json(&record.version)),
-        ("profile", json(&record.arithmetic.profile)),
         ("device", json(&record.arithmetic.device)),
         ("kernels", json(&record.arithmetic.kernels)),
         ("processor", json(&record.machine.processor)),
@@ -171,16 +176,26 @@ fn pairs(a: &Map<String, Value>, b: &Map<String, Value>) -> Vec<Pair> {
 /// A line of `steps.jsonl` or `evals.jsonl`, whatever kind of run wrote it.
 type Line = Map<String, Value>;
 
+/// Fields that say how long something took, how long the whole run is, and what earlier evaluations found, of which one
+/// run may have made more: no bit of the step.
+const BESIDE_THE_STEP: [&str; 5] = [SECONDS, "steps", "best_loss", "best_step", "since_best"];
+
+/// Lines of the same steps: how many both have, and the first that differs.
 fn first_step(a: &[Line], b: &[Line]) -> (usize, Option<FirstStep>) {
-    let differing = |at: usize, a: &Line, b: &Line| {
+    let step = |line: &Line| line.get("step").and_then(Value::as_u64);
+    let in_b: BTreeMap<u64, &Line> =
+        b.iter().filter_map(|line| Some((step(line)?, line))).collect();
+    let both = a.iter().filter_map(|line| Some((step(line)?, line, *in_b.get(&step(line)?)?)));
+    let (mut common, mut first) = (0, None);
+    for (step, a, b) in both {
+        common += 1;
         let mut fields = pairs(a, b);
-        fields.retain(|pair| pair.what != SECONDS);
-        let step = a.get("step").and_then(Value::as_u64).map_or(at + 1, |step| step as usize);
-        (!fields.is_empty()).then_some(FirstStep { step, fields })
-    };
-    let mut common = a.iter().zip(b).enumerate();
-    let first = common.find_map(|(at, (a, b))| differing(at, a, b));
-    (a.len().min(b.len()), first)
+        fields.retain(|pair| !BESIDE_THE_STEP.contains(&pair.what.as_str()));
+        if first.is_none() && !fields.is_empty() {
+            first = Some(FirstStep { step: step as usize, fields });
+        }
+    }
+    (common, first)
 }
 
 fn first_state(a: &[State], b: &[State]) -> (usize, Option<(usize, Vec<String>)>) {
@@ -205,15 +220,46 @@ fn first_state(a: &[State], b: &[State]) -> (usize, Option<(usize, Vec<String>)>
 mod tests {
     use super::*;
 
+    fn lines(text: &str) -> Vec<Line> {
+        serde_json::from_str(text).unwrap()
+    }
+
     #[test]
-    fn a_line_that_names_no_step_is_counted_from_one() {
-        let lines = |text: &str| serde_json::from_str::<Vec<Line>>(text).unwrap();
-        let (a, b) =
-            (lines(r#"[{"loss": 1}, {"loss": 2}]"#), lines(r#"[{"loss": 1}, {"loss": 3}, {}]"#));
-        let (common, first) = first_step(&a, &b);
-        assert_eq!((common, first.unwrap().step), (2, 2));
-        let named = lines(r#"[{"loss": 9, "step": 7}]"#);
-        assert_eq!(first_step(&a, &named).1.unwrap().step, 1);
-        assert_eq!(first_step(&named, &a).1.unwrap().step, 7);
+    fn lines_of_the_same_step_are_compared_wherever_they_stand() {
+        let every =
+            lines(r#"[{"step": 1, "loss": 5}, {"step": 2, "loss": 4}, {"step": 4, "loss": 3}]"#);
+        let some =
+            lines(r#"[{"step": 2, "loss": 4}, {"step": 4, "loss": 3}, {"step": 6, "loss": 1}]"#);
+        assert_eq!(first_step(&every, &some), (2, None));
+        let other = lines(r#"[{"step": 4, "loss": 2}]"#);
+        let (common, first) = first_step(&every, &other);
+        let FirstStep { step, fields } = first.unwrap();
+        assert_eq!((common, step, fields[0].what.as_str()), (1, 4, "loss"));
+        assert_eq!(first_step(&every, &lines(r#"[{"step": 9}, {"loss": 5}]"#)), (0, None));
+    }
+
+    #[test]
+    fn what_is_no_bit_of_a_step_does_not_count() {
+        let a = lines(
+            r#"[{"step": 4, "loss": 3, "steps": 4, "seconds": 1, "best_loss": 2, "best_step": 3, "since_best": 1}]"#,
+        );
+        let b = lines(
+            r#"[{"step": 4, "loss": 3, "steps": 8, "seconds": 2, "best_loss": 3, "best_step": 4, "since_best": 0}]"#,
+        );
+        assert_eq!(first_step(&a, &b), (1, None));
+    }
+
+    #[test]
+    fn runs_with_nothing_in_common_have_not_the_same_bits() {
+        let found = Difference::default();
+        assert!(!found.same_bits());
+        for found in [
+            Difference { common_steps: 1, ..found.clone() },
+            Difference { common_states: 1, ..found.clone() },
+            Difference { common_evaluations: 1, ..found.clone() },
+            Difference { product_files: 1, ..found.clone() },
+        ] {
+            assert!(found.same_bits(), "{found:?}");
+        }
     }
 }

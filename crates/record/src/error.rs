@@ -6,6 +6,12 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
+    /// A file of lines holds something else than its run wrote there.
+    #[error("{} holds something else than this run wrote there: another program changed it", path.display())]
+    NotWritten {
+        /// The file.
+        path: PathBuf,
+    },
     /// The operating system refused.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {

@@ -50,6 +50,12 @@ impl Change {
 }
 
 impl Identity {
+    /// BLAKE3 over all of it, in hexadecimal.
+    pub fn hash(&self) -> String {
+        let text = serde_json::to_vec(self).expect("an identity is an object with string keys");
+        blake3::hash(&text).to_hex().to_string()
+    }
+
     /// Names of settings and of hashes.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.settings.keys().chain(self.hashes.keys()).map(String::as_str)
@@ -91,6 +97,18 @@ mod tests {
             settings: [("lr".to_owned(), json!(1e-4)), ("rank".to_owned(), json!(8))].into(),
             hashes: [("data".to_owned(), "aa".to_owned())].into(),
         }
+    }
+
+    #[test]
+    fn a_setting_and_a_hash_change_the_hash_of_all() {
+        let base = identity().hash();
+        let mut other = identity();
+        other.settings.insert("lr".into(), json!(2e-4));
+        assert_ne!(other.hash(), base);
+        let mut other = identity();
+        other.hashes.insert("data".into(), "ab".into());
+        assert_ne!(other.hash(), base);
+        assert_eq!(identity().hash(), base);
     }
 
     #[test]

@@ -44,6 +44,7 @@ pub struct Listed {
     /// Loss of the first and of the last step.
     pub losses: Option<(f64, f64)>,
     /// Whether it has a seal (which is not verified here).
+    #[serde(rename = "has_seal")]
     pub sealed: bool,
     /// Why its record cannot be read, if it cannot.
     pub unreadable: Option<String>,
@@ -59,7 +60,7 @@ pub struct Index {
 
 impl Index {
     /// Opens the index of a root, or makes one. One that is damaged, of another version, or asked to be built again is
-    /// thrown away first; where the folder cannot be written, or holds no run, the index lives in memory.
+    /// thrown away first; where the folder cannot be written, holds no run, or is one, the index lives in memory.
     ///
     /// # Errors
     /// [`RecordError::Index`]; [`RecordError::Io`] for the root.
@@ -68,7 +69,9 @@ impl Index {
         if rebuild {
             let _ = fs::remove_file(&path);
         }
-        if !path.exists() && find(root, DEPTH)?.is_empty() {
+        // A run's own folder holds what was sealed, and nothing of ours.
+        let is_run = root.join(RECORD_FILE).exists();
+        if is_run || (!path.exists() && find(root, DEPTH)?.is_empty()) {
             let database = Connection::open_in_memory().and_then(prepared);
             let database = database.map_err(|source| index_error(&path, source))?;
             return Ok(Index { root: root.to_owned(), path, database });

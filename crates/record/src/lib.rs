@@ -38,7 +38,7 @@ pub use process::{Life, ProcessId};
 pub use record::*;
 pub use rows::{EVALS_FILE, Rows, SECONDS, STEPS_FILE, TENSORS_FILE};
 pub use seal::{
-    Broken, LOCK_FILE, SEAL_FILE, Seal, Signed, conclude, hex, read_public_key, read_seal,
-    read_signing_key, unseal,
+    Broken, LOCK_FILE, SEAL_FILE, Seal, Signed, conclude, hex, look_at_seal, read_public_key,
+    read_seal, read_signing_key, set_seal_aside, unseal,
 };
 pub use space::{Reserve, free_bytes};

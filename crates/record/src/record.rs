@@ -154,6 +154,9 @@ pub struct Session {
     pub binary: Binary,
     /// Steps that were done when it began.
     pub from_step: usize,
+    /// Hash of the run's identity as it was from here on ([`Identity::hash`]).
+    #[serde(default)]
+    pub identity: String,
     /// The wall clock at its start, RFC 3339 in UTC.
     pub started: String,
     /// The wall clock when it last wrote the record.

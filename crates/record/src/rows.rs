@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 
 use crate::durable;
 use crate::error::{RecordError, io};
+use crate::machine::hash_file;
 
 /// A line a step.
 pub const STEPS_FILE: &str = "steps.jsonl";
@@ -27,6 +28,8 @@ const ROWS_BYTES_LIMIT: u64 = 1 << 30;
 pub struct Rows {
     path: PathBuf,
     file: File,
+    /// Of every byte that is to be there.
+    written: blake3::Hasher,
 }
 
 impl Rows {
@@ -49,9 +52,12 @@ impl Rows {
             }
             end += line.len() + 1;
         }
-        durable::write(folder, name, &text.as_bytes()[..end])?;
+        let stays = &text.as_bytes()[..end];
+        durable::write(folder, name, stays)?;
+        let mut written = blake3::Hasher::new();
+        written.update(stays);
         let file = OpenOptions::new().append(true).open(&path).map_err(io("open", &path))?;
-        Ok(Rows { path, file })
+        Ok(Rows { path, file, written })
     }
 
     /// Adds a line.
@@ -64,15 +70,22 @@ impl Rows {
             reason: format!("a line cannot be written as JSON: {error}"),
         })?;
         line.push(b'\n');
-        self.file.write_all(&line).map_err(io("write", &self.path))
+        self.file.write_all(&line).map_err(io("write", &self.path))?;
+        self.written.update(&line);
+        Ok(())
     }
 
-    /// Makes every line durable: called before a checkpoint, which counts on them.
+    /// Makes every line durable, and refuses a file that holds anything else by now: called before a checkpoint and before
+    /// a seal, which count on them.
     ///
     /// # Errors
-    /// [`RecordError::Io`].
+    /// [`RecordError::Io`], [`RecordError::NotWritten`].
     pub fn sync(&self) -> Result<(), RecordError> {
-        self.file.sync_all().map_err(io("sync", &self.path))
+        self.file.sync_all().map_err(io("sync", &self.path))?;
+        match hash_file(&self.path)? == self.written.finalize().to_hex().as_str() {
+            true => Ok(()),
+            false => Err(RecordError::NotWritten { path: self.path.clone() }),
+        }
     }
 }
 
@@ -152,6 +165,20 @@ mod tests {
     }
 
     #[test]
+    fn what_somebody_else_writes_is_found_before_it_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(STEPS_FILE);
+        fs::write(&path, "1\n2\n").unwrap();
+        let mut rows = Rows::open(folder.path(), STEPS_FILE, |&n: &u32| n < 2).unwrap();
+        rows.append(&3).unwrap();
+        rows.sync().unwrap();
+        fs::write(&path, "1\n4\n").unwrap();
+        assert!(matches!(rows.sync(), Err(RecordError::NotWritten { .. })));
+        fs::remove_file(&path).unwrap();
+        assert!(matches!(rows.sync(), Err(RecordError::Io { action: "read", .. })));
+    }
+
+    #[test]
     fn later_lines_and_halves_of_lines_go() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(STEPS_FILE);
@@ -193,7 +220,8 @@ mod tests {
     fn lines_that_cannot_be_made_durable_are_an_error() {
         // A device that keeps nothing has nothing to sync, and says so.
         let path = PathBuf::from("/dev/null");
-        let rows = Rows { file: File::open(&path).unwrap(), path };
+        let (file, written) = (File::open(&path).unwrap(), blake3::Hasher::new());
+        let rows = Rows { file, path, written };
         assert!(matches!(rows.sync(), Err(RecordError::Io { action: "sync", .. })));
     }
 

@@ -9,17 +9,19 @@ use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey};
 use serde::{Deserialize, Serialize};
 
 use crate::annotation::ANNOTATIONS_FILE;
-use crate::durable;
+use crate::durable::{self, WRITING};
 use crate::error::{RecordError, io};
 use crate::machine::hash_file;
 use crate::record::{RECORD_FILE, Record, Status};
 
 /// The seal's file.
 pub const SEAL_FILE: &str = "seal.json";
+/// A seal that waits for its record to say that the run has ended, or that it goes on again.
+const WAITING_FILE: &str = "seal.waiting.json";
 /// The file that a process locks while it works on a run.
 pub const LOCK_FILE: &str = "run.lock";
 /// Files beside the sealed ones: notes may be added and the lock taken after the end.
-const BESIDE: [&str; 3] = [SEAL_FILE, LOCK_FILE, ANNOTATIONS_FILE];
+const BESIDE: [&str; 4] = [SEAL_FILE, WAITING_FILE, LOCK_FILE, ANNOTATIONS_FILE];
 /// Folders in folders that are sealed: more than a run has, and fewer than links in a circle.
 const DEPTH_LIMIT: usize = 16;
 
@@ -53,6 +55,8 @@ pub enum Broken {
     Missing(String),
     /// A file was added.
     Added(String),
+    /// The seal cannot be read.
+    Unreadable(String),
     /// The root is not the hash of the list of files.
     Root,
     /// The signature is not the key's, or no signature.
@@ -66,6 +70,7 @@ pub enum Broken {
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Broken::Unreadable(why) => write!(f, "{why}"),
             Broken::Changed(file) => write!(f, "{file} was changed"),
             Broken::Missing(file) => write!(f, "{file} is missing"),
             Broken::Added(file) => write!(f, "{file} was added"),
@@ -79,8 +84,9 @@ impl fmt::Display for Broken {
 
 /// Writes the record of a run that has ended, and its seal.
 ///
-/// The seal goes first. A run that is killed between the two still says that it runs, so that it is looked up, found
-/// dead and resumed; and a record that says how the run ended has a seal, or has lost it.
+/// The seal goes first, under the name of one that waits, and takes its own name last. A run that is killed between the
+/// two still says that it runs, so that it is looked up, found dead and resumed; a record that says how the run ended has
+/// a seal, or has lost it; and one that says that it runs has none: whoever writes that into a sealed record breaks it.
 ///
 /// # Errors
 /// [`RecordError::NotEnded`], [`RecordError::Io`], [`RecordError::Unsealable`]. The record of a failed or stopped run is
@@ -98,7 +104,21 @@ pub fn conclude(
     if sealed.is_ok() || !matches!(record.status, Status::Finished { .. }) {
         durable::write(folder, RECORD_FILE, &text)?;
     }
+    if sealed.is_ok() {
+        rename(folder, WAITING_FILE, SEAL_FILE)?;
+    }
     sealed
+}
+
+/// Sets the seal of a run aside that goes on, before its record says that it runs: until then it is the run's.
+///
+/// # Errors
+/// [`RecordError::Io`].
+pub fn set_seal_aside(folder: &Path) -> Result<(), RecordError> {
+    match folder.join(SEAL_FILE).exists() {
+        true => rename(folder, SEAL_FILE, WAITING_FILE),
+        false => Ok(()),
+    }
 }
 
 /// Takes the seal away from a run that goes on, once its record says that it runs.
@@ -106,13 +126,21 @@ pub fn conclude(
 /// # Errors
 /// [`RecordError::Io`].
 pub fn unseal(folder: &Path) -> Result<(), RecordError> {
-    let path = folder.join(SEAL_FILE);
-    match fs::remove_file(&path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(io("remove", &path)(error))
+    for path in [SEAL_FILE, WAITING_FILE].map(|name| folder.join(name)) {
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(io("remove", &path)(error));
+            }
+            _ => {}
         }
-        _ => durable::sync_folder(folder),
     }
+    durable::sync_folder(folder)
+}
+
+fn rename(folder: &Path, from: &str, to: &str) -> Result<(), RecordError> {
+    let path = folder.join(from);
+    fs::rename(&path, folder.join(to)).map_err(io("rename", &path))?;
+    durable::sync_folder(folder)
 }
 
 /// Seals a folder in which the record will be `record`.
@@ -125,17 +153,41 @@ fn seal(folder: &Path, record: &[u8], key: Option<&SigningKey>) -> Result<Seal, 
         signature: hex(&key.sign(root.as_bytes()).to_bytes()),
     });
     let seal = Seal { files, root, signature };
-    durable::write_json(folder, SEAL_FILE, &seal)?;
+    durable::write_json(folder, WAITING_FILE, &seal)?;
     Ok(seal)
 }
 
-/// Reads a run's seal; `None` where it has none.
+/// Reads the seal of a run in a state; `None` where it has none. One that waits is that of a run that has ended: where the
+/// record says that it goes on, it is nobody's.
 ///
 /// # Errors
 /// [`RecordError::Io`], [`RecordError::Malformed`].
-pub fn read_seal(folder: &Path) -> Result<Option<Seal>, RecordError> {
-    let path = folder.join(SEAL_FILE);
-    if path.exists() { Ok(Some(durable::read_json(&path)?)) } else { Ok(None) }
+pub fn read_seal(folder: &Path, status: &Status) -> Result<Option<Seal>, RecordError> {
+    let waits = (*status != Status::Running).then_some(WAITING_FILE);
+    let mut paths = [Some(SEAL_FILE), waits].into_iter().flatten().map(|name| folder.join(name));
+    paths.find(|path| path.exists()).map(|path| durable::read_json(&path)).transpose()
+}
+
+/// What is wrong with the seal of a run in a state, and the seal; neither where it has none.
+///
+/// # Errors
+/// [`RecordError::Io`].
+pub fn look_at_seal(
+    folder: &Path,
+    status: &Status,
+    signer: Option<&VerifyingKey>,
+) -> Result<(Option<Seal>, Vec<Broken>), RecordError> {
+    match read_seal(folder, status) {
+        Ok(Some(seal)) => {
+            let broken = seal.verify(folder, signer)?;
+            Ok((Some(seal), broken))
+        }
+        Ok(None) => Ok((None, status.is_sealed().then_some(Broken::NoSeal).into_iter().collect())),
+        Err(error @ RecordError::Malformed { .. }) => {
+            Ok((None, vec![Broken::Unreadable(error.to_string())]))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 impl Seal {
@@ -230,6 +282,10 @@ fn hashes(folder: &Path) -> Result<BTreeMap<String, String>, RecordError> {
             let unsealable = |reason| RecordError::Unsealable { path: path.clone(), reason };
             let name = entry.file_name();
             let name = name.to_str().ok_or_else(|| unsealable("its name is not UTF-8"))?;
+            // Half a file that a killed process left: nobody reads it, and a run that goes on removes it.
+            if name.starts_with(WRITING) {
+                continue;
+            }
             let name = format!("{prefix}{name}");
             if BESIDE.contains(&name.as_str()) {
                 continue;

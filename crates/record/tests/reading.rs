@@ -104,7 +104,7 @@ fn what_differs_is_named_with_the_first_step_and_tensor() {
 #[test]
 fn bits_are_the_same_where_nothing_that_a_run_computes_differs() {
     let at = || Some(FirstStep { step: 1, fields: vec![] });
-    let none = Difference::default;
+    let none = || Difference { common_steps: 1, ..Difference::default() };
     assert!(none().same_bits());
     for found in [
         Difference { first_differing_step: at(), ..none() },
@@ -211,6 +211,17 @@ fn the_index_follows_the_folders_and_can_be_built_again() {
 }
 
 #[test]
+fn a_look_at_one_run_leaves_its_seal_whole() {
+    let folder = Folder::of(&record(), &[]);
+    let sealed = folder.conclude(None);
+    for rebuild in [false, true] {
+        let listed = listed(&folder.path(), rebuild);
+        assert_eq!((listed.len(), listed[0].state.as_str()), (1, "finished"));
+        assert_eq!(sealed.verify(&folder.path(), None).unwrap(), []);
+    }
+}
+
+#[test]
 fn a_damaged_index_is_built_again_and_a_damaged_record_is_listed_as_such() {
     let folder = Folder::new();
     let good = listed(folder.root(), false);
@@ -241,6 +252,13 @@ fn a_report_stands_alone_and_shows_what_ran() {
         planned_bytes,
         used_bytes,
     };
+    let phase = |phase: &str, planned_bytes, used_bytes| PhaseBytes {
+        rank: 0,
+        phase: phase.into(),
+        planned_bytes,
+        used_bytes,
+    };
+    shown.memory.phases = vec![phase("sync", 8, 8), phase("rollout", 24, 12)];
     shown.memory.ranks[0].kinds.extend([kind("gradients", 32, 16), kind("workspace", 0, 0)]);
     report::write(&folder.path(), &shown).unwrap();
     let html = fs::read_to_string(folder.path().join(report::REPORT_FILE)).unwrap();
@@ -263,9 +281,16 @@ fn a_report_stands_alone_and_shows_what_ran() {
         "width:100.0%\"></i><b style=\"width:100.0%",
         "width:50.0%\"></i><b style=\"width:25.0%",
         "n failed\">16 B",
+        "<td>sync</td><td class=\"n\">8 B</td><td class=\"n\">8 B</td>",
+        "<td>rollout</td><td class=\"n\">24 B</td><td class=\"n failed\">12 B</td>",
+        "<dt>supervised of tokens</dt><dd>12 of 30</dd>",
     ] {
         assert!(html.contains(part), "no `{part}`");
     }
+    shown.data.supervised = 0;
+    report::write(&folder.path(), &shown).unwrap();
+    let without = fs::read_to_string(folder.path().join(report::REPORT_FILE)).unwrap();
+    assert!(!without.contains("supervised of tokens"));
     assert!(!html.contains("n failed\">64 B") && !html.contains("workspace"), "{html}");
     for outside in ["http:", "https:", "<script", "src=", "@import", "url("] {
         assert!(!html.contains(outside), "`{outside}` needs a network or runs code");

@@ -50,7 +50,10 @@ fn files_that_go_or_come_break_it_and_notes_do_not() {
 fn a_changed_list_of_files_breaks_the_root() {
     let folder = Folder::new();
     let mut sealed = folder.conclude(None);
-    assert_eq!(read_seal(&folder.path()).unwrap(), Some(sealed.clone()));
+    assert_eq!(
+        read_seal(&folder.path(), &Status::Stopped { step: 2 }).unwrap(),
+        Some(sealed.clone())
+    );
     // Whoever changes a file and its hash in the seal still has the root to change.
     fs::write(folder.path().join(STEPS_FILE), "").unwrap();
     let hash = hash_file(&folder.path().join(STEPS_FILE)).unwrap();
@@ -103,6 +106,43 @@ fn keys_are_read_from_hexadecimal_digits() {
     assert!(matches!(read_signing_key(&folder.path().join("none")), Err(RecordError::Io { .. })));
 }
 
+/// Between the two files that say that a run goes on, or that it has ended, a kill may come.
+#[test]
+fn a_seal_that_waits_is_the_runs_until_its_record_says_that_it_runs() {
+    let stopped = Status::Stopped { step: 2 };
+    let folder = Folder::of(&Record { status: stopped.clone(), ..record() }, &[]);
+    let sealed = folder.conclude(None);
+    let path = folder.path();
+    set_seal_aside(&path).unwrap();
+    set_seal_aside(&path).unwrap();
+    assert!(!path.join(SEAL_FILE).exists());
+    let waiting = read_seal(&path, &stopped).unwrap().unwrap();
+    assert_eq!((&waiting, waiting.verify(&path, None).unwrap()), (&sealed, vec![]));
+    Record { status: Status::Running, ..record() }.write(&path).unwrap();
+    assert_eq!(read_seal(&path, &Status::Running).unwrap(), None);
+    unseal(&path).unwrap();
+    assert_eq!(read_seal(&path, &stopped).unwrap(), None);
+}
+
+#[test]
+fn a_seal_that_cannot_be_taken_away_is_said() {
+    let folder = Folder::of(&record(), &[]);
+    fs::create_dir(folder.path().join(SEAL_FILE)).unwrap();
+    let error = unseal(&folder.path()).unwrap_err();
+    assert!(matches!(error, RecordError::Io { action: "remove", .. }), "{error}");
+}
+
+/// Nothing seals a run that goes on: where a record says so beside a seal, somebody wrote that.
+#[test]
+fn a_seal_beside_a_record_that_says_it_runs_is_broken() {
+    let folder = Folder::of(&record(), &[]);
+    folder.conclude(None);
+    Record { status: Status::Running, ..record() }.write(&folder.path()).unwrap();
+    let seal = read_seal(&folder.path(), &Status::Running).unwrap().unwrap();
+    let broken = seal.verify(&folder.path(), None).unwrap();
+    assert_eq!(broken, [Broken::Changed(RECORD_FILE.into())]);
+}
+
 #[test]
 fn a_run_is_sealed_however_it_ends_and_not_while_it_goes_on() {
     let failed = Status::Failed { step: Some(3), samples: vec![], error: "x".into() };
@@ -112,13 +152,13 @@ fn a_run_is_sealed_however_it_ends_and_not_while_it_goes_on() {
         assert_eq!(sealed.verify(&folder.path(), None).unwrap(), []);
         unseal(&folder.path()).unwrap();
         unseal(&folder.path()).unwrap();
-        assert_eq!(read_seal(&folder.path()).unwrap(), None);
+        assert_eq!(read_seal(&folder.path(), &Status::Stopped { step: 2 }).unwrap(), None);
     }
     let running = Record { status: Status::Running, ..record() };
     let folder = Folder::of(&running, &[]);
     let error = conclude(&folder.path(), &running, None).unwrap_err();
     assert!(matches!(error, RecordError::NotEnded { .. }), "{error}");
-    assert_eq!(read_seal(&folder.path()).unwrap(), None);
+    assert_eq!(read_seal(&folder.path(), &Status::Stopped { step: 2 }).unwrap(), None);
 }
 
 #[test]

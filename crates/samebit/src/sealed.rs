@@ -1,7 +1,7 @@
 //! How the seal of a run comes out: for whatever shows a run, compares it or takes its product.
 
 use anyhow::{Result, bail};
-use record::{Broken, RECORD_FILE, Record, Status, VerifyingKey};
+use record::{Broken, RECORD_FILE, Record, VerifyingKey};
 use serde::Serialize;
 use std::path::Path;
 
@@ -20,19 +20,13 @@ pub(crate) enum Sealed {
 impl Sealed {
     /// Verifies the seal of a run, which a `signer` must have signed where one is given.
     pub(crate) fn of(run: &Path, record: &Record, signer: Option<&VerifyingKey>) -> Result<Sealed> {
-        // A run that goes on takes its seal away only after its record says so.
-        let goes_on = record.status == Status::Running;
-        let seal = if goes_on { None } else { record::read_seal(run)? };
-        let Some(seal) = seal else {
-            let mut broken = Vec::new();
-            broken.extend(record.status.is_sealed().then_some(Broken::NoSeal));
+        let (seal, mut broken) = record::look_at_seal(run, &record.status, signer)?;
+        if seal.is_none() {
             broken.extend(signer.map(|_| Broken::Signer("nobody: there is no seal".into())));
+        }
+        let Some(seal) = seal.filter(|_| broken.is_empty()) else {
             return Ok(if broken.is_empty() { Sealed::None } else { Sealed::Broken { broken } });
         };
-        let broken = seal.verify(run, signer)?;
-        if !broken.is_empty() {
-            return Ok(Sealed::Broken { broken });
-        }
         Ok(Sealed::Intact {
             files: seal.files.len(),
             root: seal.root,

@@ -71,6 +71,22 @@ fn a_finished_run_is_shown_intact_and_a_changed_byte_breaks_it_loudly() {
     assert_eq!(shown["annotations"][0]["falls"], json!(["table 2"]));
     assert_eq!(shown["seal"]["seal"], "intact");
 
+    // Neither a look at the run alone nor a state written into its record gets around the seal.
+    for command in ["runs", "ps"] {
+        assert_eq!(samebit(&[command, &run]).code, Some(0));
+    }
+    assert_eq!(samebit(&["show", &run]).code, Some(0));
+    let path = bench.path("run/record.json");
+    let sealed = fs::read(&path).unwrap();
+    let mut forged: Value = serde_json::from_slice(&sealed).unwrap();
+    forged["status"] = json!({"state": "running"});
+    fs::write(&path, forged.to_string()).unwrap();
+    let shown = samebit(&["show", &run]);
+    assert_eq!(shown.code, Some(1));
+    assert!(shown.stderr.contains("record.json was changed"), "{}", shown.stderr);
+    samebit(&["train", "--resume", &run]).refused(&["`seal`", "record.json was changed"]);
+    fs::write(&path, sealed).unwrap();
+
     let steps = bench.path("run/steps.jsonl");
     let mut bytes = fs::read(&steps).unwrap();
     bytes[20] ^= 1;
@@ -141,7 +157,7 @@ fn two_runs_are_compared_and_listed() {
     let runs = listed.as_array().unwrap();
     let names: Vec<&str> = runs.iter().map(|run| run["path"].as_str().unwrap()).collect();
     assert_eq!(names, ["a", "b", "c"]);
-    assert!(runs.iter().all(|run| run["standing"] == "finished" && run["sealed"] == true));
+    assert!(runs.iter().all(|run| run["standing"] == "finished" && run["has_seal"] == true));
     assert_eq!(samebit(&["runs", &root, "--json", "--rebuild"]).report(), listed);
     assert_eq!(samebit(&["ps", &root, "--json"]).report(), json!([]));
 }

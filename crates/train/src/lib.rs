@@ -29,7 +29,7 @@ pub use lr::LearningRate;
 pub use observer::{Flow, Observer, StepEvent};
 pub use product::{ADAPTER, adapter as write_adapter, model as write_model, path as product_path};
 pub use recorder::Recorder;
-pub use run::{Outcome, Run, Space};
+pub use run::{FOLDER, Outcome, Run, Space};
 pub use run_folder::{
     CHECKPOINTS, Files, RunError, at as checkpoint_at, check_free, checkpoints,
     load as load_checkpoint,

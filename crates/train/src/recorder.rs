@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use engine::{Engine, EngineError, Part};
 use program::ParamId;
 use record::{
-    Change, Clock, Gate, KernelUse, PhaseBytes, RankMemory, Reading, Record, RecordError, Reserve,
-    Rows, Session, SigningKey, Status, TENSORS_FILE, TensorsAt, Verdict, durable,
+    Change, Clock, Gate, Identity, KernelUse, PhaseBytes, RankMemory, Reading, Record, RecordError,
+    Reserve, Rows, Session, SigningKey, Status, TENSORS_FILE, TensorsAt, Verdict, durable,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -130,6 +130,7 @@ impl Recorder {
             process: record::ProcessId::current(),
             binary: surroundings.binary.clone(),
             from_step: done,
+            identity: record.identity.hash(),
             started: clock.started(),
             written: clock.started(),
             seconds: 0.0,
@@ -155,6 +156,18 @@ impl Recorder {
         for check in &surroundings.checks {
             record.note(check.clone());
         }
+        record.note(match &room {
+            Some(room) if !room.is_held() => Gate::skipped(
+                "disk space is held",
+                "this file system cannot hold it: a disk that fills up may end a save",
+            ),
+            _ => Gate::ok(
+                "disk space is held",
+                format!("{LAST_BYTES} bytes to say how the run ends"),
+            ),
+        });
+        // Of steps that are made again.
+        record.gates.retain(|gate| gate.step <= done);
         record.tensors.retain(|at| done > 0 && at.step <= done);
         let (mut start, mut last) = (None, None);
         let tensors = Rows::open(folder, TENSORS_FILE, |line: &TensorsLine| {
@@ -171,6 +184,7 @@ impl Recorder {
         if !record.tensors.iter().any(|at| at.step == done) {
             record.tensors.extend(last);
         }
+        record::set_seal_aside(folder)?;
         record.write(folder)?;
         record::unseal(folder)?;
         let folder = folder.to_owned();
@@ -180,6 +194,11 @@ impl Recorder {
     /// The run's folder.
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// The run's identity.
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.record.identity
     }
 
     /// Notes a gate; one that failed stops the run.
@@ -351,10 +370,16 @@ fn verify(
     now: &Record,
     surroundings: &Surroundings,
 ) -> Result<(Vec<Change>, Option<Saved>), RunError> {
-    let changed = run_folder::verify(folder, was, &now.identity, &surroundings.allow_changed)?;
     let newest = run_folder::newest(folder)?;
-    if let Some((_, checkpoint)) = &newest {
-        run_folder::verify_logs(folder, checkpoint)?;
+    let has_state = newest.is_some();
+    let allowed = &surroundings.allow_changed;
+    let changed = run_folder::verify(folder, was, &now.identity, allowed, has_state)?;
+    if let Some((step, checkpoint)) = &newest {
+        run_folder::verify_checkpoint(folder, checkpoint, was)?;
+        if *step > now.steps {
+            let (path, step, steps) = (folder.to_owned(), *step, now.steps);
+            return Err(RunError::BeyondTheEnd { path, step, steps });
+        }
     }
     Ok((changed, newest))
 }

@@ -7,12 +7,17 @@ use engine::Engine;
 use record::*;
 use serde_json::json;
 use std::fs;
+use std::path::Path;
 use train::{Outcome, Surroundings, TrainError};
 
 fn finished(fixture: &Fixture, out: &str, more: &str) -> Record {
     let outcome = fixture.run(out, more, false, &mut Watch::default()).unwrap();
     assert!(matches!(outcome, Outcome::Finished { .. }), "{outcome:?}");
     Record::read(&fixture.out(out)).unwrap()
+}
+
+fn seal(folder: &Path) -> Option<record::Seal> {
+    read_seal(folder, &Record::read(folder).unwrap().status).unwrap()
 }
 
 #[test]
@@ -54,7 +59,7 @@ fn a_finished_run_says_what_ran_and_is_sealed() {
         ]
     );
     let folder = fixture.out("out");
-    let seal = read_seal(&folder).unwrap().unwrap();
+    let seal = seal(&folder).unwrap();
     assert_eq!(seal.verify(&folder, None).unwrap(), vec![]);
     assert!(folder.join(report::REPORT_FILE).exists());
     let held =
@@ -247,6 +252,24 @@ fn a_changed_binary_or_template_is_refused_by_name_unless_it_is_let_pass() {
     assert!(first.changed.is_empty() && record.identity.hashes["binary"] == "b2");
 }
 
+/// What a gate said of steps that are made again is not the run's any more.
+#[test]
+fn a_gate_that_failed_in_a_step_that_is_made_again_does_not_stay() {
+    let fixture = Fixture::new("llama");
+    let strict = "loss_limit = 0.001\n";
+    let loss = || {
+        let record = Record::read(&fixture.out("out")).unwrap();
+        let gate = record.gates.iter().find(|gate| gate.name == "loss within bounds");
+        gate.map(|gate| (gate.verdict, gate.step)).unwrap()
+    };
+    fixture.run("out", "", false, &mut Watch::stopping_after(4)).unwrap();
+    assert_eq!(loss(), (record::Verdict::Ok, 4));
+    fixture.run("out", strict, true, &mut Watch::default()).unwrap_err();
+    assert_eq!(loss(), (record::Verdict::Failed, 5));
+    fixture.run("out", "", true, &mut Watch::default()).unwrap();
+    assert_eq!(loss(), (record::Verdict::Ok, 8));
+}
+
 #[test]
 fn a_run_goes_on_with_the_settings_of_its_record() {
     let fixture = Fixture::new("llama");
@@ -279,11 +302,11 @@ fn a_run_killed_between_its_product_and_its_end_makes_both_again() {
     as_killed(&folder);
     fixture.run("out", "", true, &mut Watch::default()).unwrap();
     assert!(files(&folder.join("adapter")) == product);
-    assert!(read_seal(&folder).unwrap().is_some());
+    assert!(seal(&folder).is_some());
     // A finished run that has lost its seal gets no other, whatever lies there by now.
     fs::remove_file(folder.join(SEAL_FILE)).unwrap();
     assert!(fixture.run("out", "", true, &mut Watch::default()).is_err(), "it is finished");
-    assert_eq!(read_seal(&folder).unwrap(), None);
+    assert_eq!(seal(&folder), None);
 }
 
 #[test]
@@ -291,10 +314,10 @@ fn a_stopped_run_is_sealed_until_it_goes_on() {
     let fixture = Fixture::new("llama");
     let folder = fixture.out("out");
     fixture.run("out", "", false, &mut Watch::stopping_after(4)).unwrap();
-    let stopped = read_seal(&folder).unwrap().unwrap();
+    let stopped = seal(&folder).unwrap();
     assert_eq!(stopped.verify(&folder, None).unwrap(), vec![]);
     fixture.run("out", "", true, &mut Watch::default()).unwrap();
-    let finished = read_seal(&folder).unwrap().unwrap();
+    let finished = seal(&folder).unwrap();
     assert_ne!(finished, stopped);
     assert_eq!(finished.verify(&folder, None).unwrap(), vec![]);
 }
@@ -308,7 +331,7 @@ fn a_signed_run_names_its_signer() {
     fixture.run_in(&signing, "out", "", false, |_| (), &mut Watch::default()).unwrap();
     let folder = fixture.out("out");
     let public = read_signing_key(&key).unwrap().verifying_key();
-    let seal = read_seal(&folder).unwrap().unwrap();
+    let seal = seal(&folder).unwrap();
     assert_eq!(seal.verify(&folder, Some(&public)).unwrap(), vec![]);
 }
 

@@ -27,6 +27,7 @@ pub(crate) fn record() -> Record {
             process: ProcessId::current(),
             binary: Binary { path: "samebit".into(), bytes: 1, blake3: "bb".into(), built: None },
             from_step: 0,
+            identity: String::new(),
             started: clock.started(),
             written: clock.looked(),
             seconds: 1.0,

@@ -69,6 +69,7 @@ fn text(found: &Difference) -> String {
         }
     }
     text += &match &found.first_differing_step {
+        None if found.common_steps == 0 => String::new(),
         None => format!("steps: the same numbers in all {} that both have\n", found.common_steps),
         Some(at) => {
             format!("steps: step {} is the first that differs\n{}", at.step, lines(&at.fields))
@@ -92,6 +93,7 @@ fn text(found: &Difference) -> String {
         files => format!("products: differ in {}\n", files.join(", ")),
     };
     text += &match &found.first_differing_tensors {
+        None if found.common_states == 0 => String::new(),
         None => format!("trained tensors: the same bytes in all {} states\n", found.common_states),
         Some((step, names)) => {
             const NAMED: usize = 5;
@@ -101,7 +103,9 @@ fn text(found: &Difference) -> String {
             format!("trained tensors: differ after step {step}: {}{more}\n", named.join(", "))
         }
     };
-    text += if found.same_bits() {
+    text += if !found.has_common() {
+        "nothing to compare: no step, state or product that both have\n"
+    } else if found.same_bits() {
         "the same bits wherever both runs have any\n"
     } else {
         "NOT the same bits\n"

@@ -46,7 +46,13 @@ pub(crate) struct Args {
 
 /// Settings, model, data and plan of a run, and what its record is to say; `out` where no folder is named.
 pub(crate) fn prepare(args: &Args, out: Option<&str>, quiet: bool) -> Result<Tuning, NotReady> {
+    let begins = out.is_none() && args.resume.is_none();
     let asked = Asked::read(args, out).map_err(NotReady::at(checks::SETTINGS))?;
+    // Again when the run begins; here before anything is opened. Of a launcher's processes the first one has the folder.
+    let first = fabric::launched().is_none_or(|launched| launched.rank == 0);
+    if let Some(out) = asked.requested.settings.out.as_ref().filter(|_| first && begins) {
+        train::check_free(out).map_err(NotReady::at(train::FOLDER))?;
+    }
     let mut tuning = tuning::prepare(asked.requested, &asked.source, Job::default(), quiet)?;
     let surroundings = &mut tuning.surroundings;
     surroundings.allow_changed = args.allow_changed.clone();
@@ -98,11 +104,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let quiet = args.json || launched.is_some_and(|launched| launched.rank > 0);
     let tuning = prepare(&args, None, quiet)?;
     if !quiet {
-        eprint!("{}", tuning.summary());
-    }
-    // Again when the run begins; here before anything is loaded.
-    if args.resume.is_none() && launched.is_none_or(|launched| launched.rank == 0) {
-        train::check_free(&tuning.resolved.out.value)?;
+        tell!("{}", tuning.summary().trim_end());
     }
     let before = device::resident_bytes();
     let companions = crate::commands::merge::companions(&tuning.model)?;

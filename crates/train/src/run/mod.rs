@@ -74,6 +74,9 @@ enum End {
     },
 }
 
+/// Name of the check of a run's folder.
+pub const FOLDER: &str = "run's folder";
+
 impl Run<'_, '_> {
     /// Runs from the first step, in a folder that holds no run.
     ///
@@ -91,11 +94,10 @@ impl Run<'_, '_> {
     /// # Errors
     /// Another rank failed.
     pub fn folder_is_ready(&mut self, resumes: bool) -> Result<Gate, TrainError> {
-        const NAME: &str = "run's folder";
         let gate = match self.look_at_folder(resumes) {
-            Ok(figure) => Gate::ok(NAME, figure),
+            Ok(figure) => Gate::ok(FOLDER, figure),
             Err(error @ TrainError::Ranks { .. }) => return Err(error),
-            Err(error) => Gate::failed(NAME, error.to_string(), ""),
+            Err(error) => Gate::failed(FOLDER, error.to_string(), ""),
         };
         self.announce(Action::End, 0)?;
         Ok(gate)

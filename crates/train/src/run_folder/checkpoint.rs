@@ -14,7 +14,7 @@ use formats::Dtype;
 use formats::safetensors::{self, Header, OutputTensor, Tensor};
 use program::ParamId;
 use record::durable::{self, WRITING, sync_folder};
-use record::hash_file;
+use record::{Identity, Record, hash_file};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +36,8 @@ struct Position<P> {
     state_blake3: String,
     /// The run's logs so far.
     logs: Logs,
+    /// Hash of the run's identity ([`record::Identity::hash`]).
+    identity: String,
 }
 
 /// What is saved of a parameter, in order.
@@ -65,6 +67,7 @@ pub(super) fn save(
     engine: &Engine<'_>,
     step: usize,
     progress: &impl Serialize,
+    identity: &Identity,
 ) -> Result<PathBuf, RunError> {
     let checkpoints = folder.join(CHECKPOINTS);
     let target = at(folder, step);
@@ -76,7 +79,7 @@ pub(super) fn save(
     let state = staged.path().join(STATE_FILE);
     safetensors::write(&state, &[], tensors(engine)).map_err(Box::new)?;
     let (state_blake3, logs) = (hash_file(&state)?, Logs::of(folder)?);
-    let position = Position { step, progress, state_blake3, logs };
+    let position = Position { step, progress, state_blake3, logs, identity: identity.hash() };
     durable::write_json(staged.path(), POSITION_FILE, &position)?;
     if target.exists() {
         // Of this very step, by a run that was resumed from an earlier one: the same bytes.
@@ -211,11 +214,10 @@ pub fn load<P: DeserializeOwned>(
     engine: &mut Engine<'_>,
     step: usize,
 ) -> Result<P, RunError> {
-    let position_path = checkpoint.join(POSITION_FILE);
-    let position: Position<P> = durable::read_json(&position_path)?;
+    let position: Position<P> = position(checkpoint)?;
     if position.step != step {
         return Err(RunError::State {
-            path: position_path,
+            path: checkpoint.join(POSITION_FILE),
             reason: format!("it says step {} in a folder for step {step}", position.step),
         });
     }
@@ -235,14 +237,33 @@ fn intact<P>(checkpoint: &Path, position: &Position<P>) -> Result<PathBuf, RunEr
 
 /// Refuses a checkpoint whose state is not as it was written.
 pub(crate) fn verify_state(checkpoint: &Path) -> Result<(), RunError> {
-    let position: Position<IgnoredAny> = durable::read_json(&checkpoint.join(POSITION_FILE))?;
+    let position: Position<IgnoredAny> = position(checkpoint)?;
     intact(checkpoint, &position).map(drop)
 }
 
-/// Refuses a checkpoint that was made with other logs than those of its run's folder.
-pub(crate) fn verify_logs(folder: &Path, checkpoint: &Path) -> Result<(), RunError> {
-    let position: Position<IgnoredAny> = durable::read_json(&checkpoint.join(POSITION_FILE))?;
-    position.logs.verify(folder, checkpoint)
+/// What a checkpoint says of itself.
+fn position<P: DeserializeOwned>(checkpoint: &Path) -> Result<Position<P>, RunError> {
+    let path = checkpoint.join(POSITION_FILE);
+    durable::read_json(&path).map_err(|error| RunError::Unusable {
+        path: checkpoint.to_owned(),
+        reason: error.to_string(),
+    })
+}
+
+/// Refuses a checkpoint that was made with other logs than those of its run's folder, or by another run than that of the
+/// record there: with settings and an identity that none of its sessions had.
+pub(crate) fn verify_checkpoint(
+    folder: &Path,
+    checkpoint: &Path,
+    record: &Record,
+) -> Result<(), RunError> {
+    let position: Position<IgnoredAny> = position(checkpoint)?;
+    position.logs.verify(folder, checkpoint)?;
+    if !record.sessions.iter().any(|session| session.identity == position.identity) {
+        let reason = "it is another run's: no session of the record had its settings and its data";
+        return Err(RunError::Unusable { path: checkpoint.to_owned(), reason: reason.into() });
+    }
+    Ok(())
 }
 
 /// Reads a checkpoint that was just made and compares it with the engine, byte for byte: nothing may be removed for it
@@ -368,7 +389,7 @@ mod tests {
     fn saved(engine: &Engine<'_>) -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join(CHECKPOINTS)).unwrap();
-        let checkpoint = save(folder.path(), engine, 3, &7).unwrap();
+        let checkpoint = save(folder.path(), engine, 3, &7, &Identity::default()).unwrap();
         (folder, checkpoint)
     }
 

@@ -67,6 +67,40 @@ pub enum RunError {
         /// What changed.
         changes: Vec<Change>,
     },
+    /// What decides the shape of a checkpoint's tensors is otherwise.
+    #[error(
+        "the run in {} cannot be resumed: {}. Its checkpoints hold tensors of other shapes: put it back, or start a new run \
+         in another folder", path.display(), changes.iter().map(Change::to_string).collect::<Vec<_>>().join("; ")
+    )]
+    OtherShapes {
+        /// The folder.
+        path: PathBuf,
+        /// What changed.
+        changes: Vec<Change>,
+    },
+    /// A run that is asked to end before it is.
+    #[error(
+        "the run in {} has a checkpoint after step {step}, and with these settings it has {steps} steps: ask for as many, or \
+         remove later checkpoints", path.display()
+    )]
+    BeyondTheEnd {
+        /// The folder.
+        path: PathBuf,
+        /// Steps done.
+        step: usize,
+        /// Steps in all.
+        steps: usize,
+    },
+    /// A checkpoint that cannot be gone on from.
+    #[error(
+        "{}: {reason}. Remove the checkpoint's folder to resume from the one before, or start a new run", path.display()
+    )]
+    Unusable {
+        /// The checkpoint's folder.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
     /// Something is let pass that no run has.
     #[error(
         "--allow-changed {key}: nothing of a run is called so{}; known are {known}",

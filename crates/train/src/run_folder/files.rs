@@ -100,7 +100,7 @@ impl Files {
         // The room that was held is what is written to now.
         self.reserve = None;
         need_space(&self.folder, "a checkpoint", self.checkpoint_bytes)?;
-        let path = checkpoint::save(&self.folder, engine, step, progress)?;
+        let path = checkpoint::save(&self.folder, engine, step, progress, recorder.identity())?;
         let compared = checkpoint::compare(&path, engine)?;
         let figure = format!("{compared} bytes read back the same");
         recorder.gate(Gate::ok("checkpoints read back", figure).at(step))?;

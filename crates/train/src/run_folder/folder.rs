@@ -49,12 +49,11 @@ pub(crate) fn reserve(folder: &Path, bytes: u64) -> Result<Reserve, RunError> {
 /// # Errors
 /// [`RunError::RunExists`], [`RunError::NotEmpty`], [`RunError::InUse`]; it cannot be read.
 pub fn check_free(folder: &Path) -> Result<(), RunError> {
-    check_empty(folder)?;
-    // One that a run is about to begin in has its lock, and no record yet.
+    // Another run that is at it is the first thing to know, whether it has a record yet or not.
     if folder.join(LOCK_FILE).exists() {
         lock(folder)?;
     }
-    Ok(())
+    check_empty(folder)
 }
 
 fn check_empty(folder: &Path) -> Result<(), RunError> {
@@ -97,9 +96,10 @@ pub(crate) fn verify(
     was: &Record,
     now: &Identity,
     allowed: &[String],
+    has_state: bool,
 ) -> Result<Vec<Change>, RunError> {
     let mut known: Vec<&str> =
-        was.identity.keys().chain(now.keys()).chain([SETTINGS, SEAL]).collect();
+        was.identity.keys().chain(now.keys()).chain([SETTINGS, SEAL, EDITED]).collect();
     known.sort_unstable();
     known.dedup();
     if let Some(unknown) = allowed.iter().find(|key| !known.contains(&key.as_str())) {
@@ -110,6 +110,12 @@ pub(crate) fn verify(
         });
     }
     let mut changes = was.identity.changes(now);
+    let shapes = |change: &&Change| change.setting && SHAPES.contains(&change.key.as_str());
+    let other: Vec<Change> = changes.iter().filter(shapes).cloned().collect();
+    if has_state && !other.is_empty() {
+        return Err(RunError::OtherShapes { path: folder.to_owned(), changes: other });
+    }
+    changes.extend(edited(was));
     changes.extend(altered(folder, &was.status)?);
     let refused: Vec<Change> =
         changes.iter().filter(|change| !change.allowed_by(allowed)).cloned().collect();
@@ -119,22 +125,29 @@ pub(crate) fn verify(
     Err(RunError::Changed { path: folder.to_owned(), changes: refused })
 }
 
+/// Settings that decide which tensors are trained, and their shapes.
+const SHAPES: [&str; 3] = ["mode", "rank", "targets"];
+/// The key of a change of a record that no run wrote.
+const EDITED: &str = "record";
+
+/// A record whose settings and hashes are not those that its last session began with.
+fn edited(record: &Record) -> Option<Change> {
+    let (is, session) = (record.identity.hash(), record.sessions.last()?);
+    let change = |was: &String| Change { key: EDITED.into(), setting: false, was: was.clone(), is };
+    (session.identity != record.identity.hash()).then(|| change(&session.identity))
+}
+
 /// The key of a change that a broken seal tells of.
 const SEAL: &str = "seal";
 
 /// What a broken seal says of a run that is to go on. One that was killed has none.
 fn altered(folder: &Path, status: &Status) -> Result<Option<Change>, RunError> {
-    if !matches!(status, Status::Stopped { .. } | Status::Failed { .. }) {
-        return Ok(None);
+    let (_, mut broken) = record::look_at_seal(folder, status, None)?;
+    // Whoever removes a checkpoint resumes from the one before it, where there is one.
+    if super::newest(folder)?.is_some() {
+        let is_checkpoint = |file: &str| file.starts_with(CHECKPOINTS);
+        broken.retain(|b| !matches!(b, Broken::Missing(file) if is_checkpoint(file)));
     }
-    let mut broken = match record::read_seal(folder)? {
-        Some(seal) => seal.verify(folder, None)?,
-        None if status.is_sealed() => vec![Broken::NoSeal],
-        None => Vec::new(),
-    };
-    // Whoever removes a checkpoint resumes from the one before it.
-    broken
-        .retain(|broken| !matches!(broken, Broken::Missing(file) if file.starts_with(CHECKPOINTS)));
     if broken.is_empty() {
         return Ok(None);
     }

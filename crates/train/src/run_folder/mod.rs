@@ -10,7 +10,7 @@ mod folder;
 mod logs;
 
 pub use checkpoint::{CHECKPOINTS, at, checkpoints, load};
-pub(crate) use checkpoint::{bytes, clean, held_bytes, newest, verify_logs, verify_state};
+pub(crate) use checkpoint::{bytes, clean, held_bytes, newest, verify_checkpoint, verify_state};
 pub use error::RunError;
 pub use files::Files;
 pub use folder::check_free;
