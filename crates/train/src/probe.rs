@@ -5,7 +5,7 @@
 
 use canon::random::{Numbers, Purpose};
 use data::Dataset;
-use engine::{AdapterSource, Engine, EngineError, MicroBatch, Sequence};
+use engine::{Engine, EngineError, MicroBatch, Sequence};
 use program::keep::{Keep, Level};
 use program::ops::Group;
 use record::Gate;
@@ -45,7 +45,7 @@ pub fn probe(
     let by_distance = |&index: &usize| lengths[index].abs_diff(TOKENS.min(budget / 2));
     let Some(sample) = (0..lengths.len()).min_by_key(by_distance) else { return Ok(Vec::new()) };
     if resolved.lora().is_some() {
-        engine.load_adapter(&AdapterSource::Fresh { seed: resolved.seed.value })?;
+        engine.init_adapter(resolved.seed.value);
     }
     let mut checks =
         vec![loss(engine, dataset, resolved, sample)?, gates::gradients_together(engine)?];
