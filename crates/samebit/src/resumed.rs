@@ -80,9 +80,7 @@ fn recorded<S: RunSettings>(
     for path in flags.other_paths() {
         *path = std::path::absolute(&*path)?;
     }
-    let recorded: Requested<S> = train::requested(&record, folder.clone()).with_context(|| {
-        format!("{}: this version does not have its settings", folder.display())
-    })?;
+    let recorded: Requested<S> = asked(&record, &folder)?;
     let from = &record.directory;
     std::env::set_current_dir(from).with_context(|| {
         format!("{}: the run was begun there, and its paths count from there", from.display())
@@ -99,6 +97,11 @@ pub(crate) fn recorded_settings<S: RunSettings>(
     if record.directory.is_dir() {
         std::env::set_current_dir(&record.directory)?;
     }
+    asked(record, folder)
+}
+
+/// What was asked of a run.
+fn asked<S: RunSettings>(record: &Record, folder: &Path) -> Result<Requested<S>> {
     train::requested(record, folder.to_owned())
         .with_context(|| format!("{}: this version does not have its settings", folder.display()))
 }

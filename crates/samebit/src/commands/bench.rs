@@ -9,8 +9,8 @@ use crate::model;
 use crate::output::{self, Table, thousands};
 use anyhow::{Result, bail};
 use engine::{
-    Advance, Blueprint, Engine, Fitter, GenerateShape, Hyper, Job, KernelRow,
-    MicroBatch, Profile, Sequence, TrainShape,
+    Advance, Blueprint, Engine, Fitter, GenerateShape, Hyper, Job, KernelRow, MicroBatch, Profile,
+    Sequence, TrainShape,
 };
 use families::{BuildOptions, Train};
 use program::keep::{Keep, Level};
