@@ -9,18 +9,6 @@ use program::ParamId;
 use std::collections::HashMap;
 use std::path::Path;
 
-/// Where an adapter's values come from.
-#[derive(Debug)]
-pub enum AdapterSource<'a> {
-    /// A uniform in ±1/√in (as PEFT initialises), B zero.
-    Fresh {
-        /// The seed.
-        seed: u64,
-    },
-    /// A PEFT adapter.
-    Peft(&'a Adapter),
-}
-
 /// A LoRA pair of the graph.
 struct Pair {
     module: String,
@@ -51,22 +39,9 @@ impl Engine<'_> {
             .collect()
     }
 
-    /// Gives every LoRA matrix its values.
-    ///
-    /// # Errors
-    /// An adapter whose modules or shapes are not the model's.
-    pub fn load_adapter(&mut self, source: &AdapterSource<'_>) -> Result<(), EngineError> {
-        match source {
-            AdapterSource::Fresh { seed } => {
-                self.init_adapter(*seed);
-                Ok(())
-            }
-            AdapterSource::Peft(adapter) => self.read_adapter(adapter),
-        }
-    }
-
-    /// The numbers of a whole matrix are those of its name's index; a rank takes its share of them.
-    fn init_adapter(&mut self, seed: u64) {
+    /// Gives every LoRA matrix its first values: A uniform in ±1/√in (as PEFT initialises), B zero. The numbers of a whole
+    /// matrix are those of its name's index; a rank takes its share of them.
+    pub fn init_adapter(&mut self, seed: u64) {
         for (index, pair) in self.pairs().into_iter().enumerate() {
             let a = self.graph.param_info(pair.a);
             let bound = 1.0 / (a.cols as f32).sqrt();
@@ -80,7 +55,11 @@ impl Engine<'_> {
         }
     }
 
-    fn read_adapter(&mut self, adapter: &Adapter) -> Result<(), EngineError> {
+    /// Gives every LoRA matrix the values of a PEFT adapter.
+    ///
+    /// # Errors
+    /// Its modules or shapes are not the model's.
+    pub fn load_adapter(&mut self, adapter: &Adapter) -> Result<(), EngineError> {
         let pairs = self.pairs();
         for module in adapter.modules() {
             if !pairs.iter().any(|p| p.module == module.name) {

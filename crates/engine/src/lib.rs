@@ -23,7 +23,6 @@ mod sampling;
 mod step;
 mod whole;
 
-pub use adapter::AdapterSource;
 pub use batch::{INACTIVE, MicroBatch, Sequence};
 pub use blueprint::{Blueprint, Compiled, GenerateShape, Job, TrainShape, head_chunk};
 pub use candidates::log_prob;

@@ -4,7 +4,7 @@ mod common;
 
 use arena::Executor;
 use common::{Golden, MODELS, engine, folder, lora_spec, relative, train_job};
-use engine::{AdapterSource, Advance, EngineError, GenerateShape, Job, MicroBatch};
+use engine::{Advance, EngineError, GenerateShape, Job, MicroBatch};
 use families::Train;
 use formats::peft::Adapter;
 use program::keep::Level;
@@ -126,7 +126,7 @@ fn gradients_of_every_lora_matrix_at_every_keep_level() {
             for level in Level::ALL {
                 let job = train_job(tokens, sequences, level);
                 let mut engine = engine(model, Train::Lora(lora_spec()), job, executor());
-                engine.load_adapter(&AdapterSource::Peft(&adapter)).unwrap();
+                engine.load_adapter(&adapter).unwrap();
                 engine.train_micro_batch(&batch, 0, 1).unwrap();
                 compare_gradients(&engine, &golden, "lora.grad.", &format!("{name} {model}"));
                 let bits: Vec<Vec<u32>> = engine

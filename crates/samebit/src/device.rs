@@ -225,3 +225,20 @@ pub(crate) fn peak_resident_bytes() -> Result<usize> {
     let kib = line.and_then(|l| l.trim().trim_end_matches(" kB").parse::<usize>().ok());
     Ok(kib.context("/proc/self/status has no VmHWM")? * 1024)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use program::Kind;
+
+    #[test]
+    fn a_plan_over_the_free_memory_is_refused() {
+        check_available(&Ledger::default()).unwrap();
+        let mut all = Ledger::default();
+        all.add(Kind::Weight, 1 << 60);
+        let refused = check_available(&all).unwrap_err().to_string();
+        for words in ["the plan needs", "the machine has", "free", "weights", "--memory"] {
+            assert!(refused.contains(words), "no `{words}` in: {refused}");
+        }
+    }
+}

@@ -5,7 +5,7 @@ use crate::device::{self, Device};
 use crate::model::Model;
 use crate::progress;
 use anyhow::{Result, bail};
-use engine::{AdapterSource, Blueprint, Engine, Job};
+use engine::{Blueprint, Engine, Job};
 use families::{BuildOptions, LoraSpec, Train};
 use formats::merged::Weights;
 use formats::peft::Adapter;
@@ -46,7 +46,7 @@ pub(crate) fn engine(
     let mut engine = Engine::new(graph, blueprint, device.executor()?)?;
     load(&mut engine, model, setup.quiet)?;
     if let Some(adapter) = setup.adapter {
-        engine.load_adapter(&AdapterSource::Peft(adapter))?;
+        engine.load_adapter(adapter)?;
     }
     Ok(engine)
 }

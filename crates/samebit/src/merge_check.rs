@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::infer::{self, Setup};
 use crate::model::Model;
 use anyhow::{Context, Result, bail};
-use engine::{AdapterSource, Advance, Engine, GenerateShape, Job};
+use engine::{Advance, Engine, GenerateShape, Job};
 use formats::Dtype;
 use formats::peft::Adapter;
 use serde::Serialize;
@@ -49,7 +49,7 @@ pub(crate) fn check(
         let mut engine = infer::engine(base, device, job, &setup)?;
         let tuned = logits(&mut engine, &shape)?;
         // A fresh adapter's B are zero: the base.
-        engine.load_adapter(&AdapterSource::Fresh { seed: 0 })?;
+        engine.init_adapter(0);
         (tuned, logits(&mut engine, &shape)?)
     };
     let setup = Setup { adapter: None, memory: &memory, quiet };

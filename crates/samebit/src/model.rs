@@ -7,7 +7,7 @@ use formats::{Checkpoint, Dtype, ModelConfig};
 use std::collections::BTreeMap;
 use std::path::Path;
 use text::{ChatTemplate, TextIdentity, Tokenizer};
-use train::Facts;
+use train::{Facts, Requested};
 
 /// How models are found; part of every command that takes one.
 #[derive(Args, Clone, Debug, Default)]
@@ -31,6 +31,13 @@ pub(crate) struct Model {
 pub(crate) fn open(reference: &str, source: &Source, quiet: bool) -> Result<Model> {
     let resolved = resolve(reference, source, quiet)?;
     Ok(Model { checkpoint: Checkpoint::open(&resolved.path)?, identity: resolved.identity })
+}
+
+/// Opens the model that settings name.
+pub(crate) fn open_asked(requested: &Requested, source: &Source, quiet: bool) -> Result<Model> {
+    let reference = requested.settings.model.as_deref();
+    let reference = reference.context("no model: give --model, or `model` in the settings file")?;
+    open(reference, source, quiet)
 }
 
 /// Resolves a reference to a path.

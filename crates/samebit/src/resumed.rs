@@ -98,11 +98,7 @@ fn recorded<S: RunSettings>(
     for path in flags.other_paths() {
         *path = std::path::absolute(&*path)?;
     }
-    let mut recorded: Requested<S> =
-        train::requested(&record, folder.clone()).with_context(|| {
-            format!("{}: this version does not have its settings", folder.display())
-        })?;
-    keep_date(&mut recorded, &record, &folder);
+    let recorded: Requested<S> = asked(&record, &folder)?;
     let from = &record.directory;
     std::env::set_current_dir(from).with_context(|| {
         format!("{}: the run was begun there, and its paths count from there", from.display())
@@ -119,6 +115,11 @@ pub(crate) fn recorded_settings<S: RunSettings>(
     if record.directory.is_dir() {
         std::env::set_current_dir(&record.directory)?;
     }
+    asked(record, folder)
+}
+
+/// What was asked of a run.
+fn asked<S: RunSettings>(record: &Record, folder: &Path) -> Result<Requested<S>> {
     let mut requested = train::requested(record, folder.to_owned()).with_context(|| {
         format!("{}: this version does not have its settings", folder.display())
     })?;

@@ -58,10 +58,7 @@ struct Opened {
 
 impl Opened {
     fn new(requested: &Requested, source: &Source, quiet: bool) -> Result<Opened> {
-        let reference = requested.settings.model.clone();
-        let reference =
-            reference.context("no model: give --model, or `model` in the settings file")?;
-        let model = model::open(&reference, source, quiet)?;
+        let model = model::open_asked(requested, source, quiet)?;
         let resolved = requested.resolve(&model.facts()?)?;
         let graph = families::build(model.checkpoint.config(), &resolved.build_options())?.graph;
         let threads = Some(threads_of_a_rank(&resolved));

@@ -256,6 +256,16 @@ fn rank_and_sequence_out_of_range() {
     refused(&bench, &train(&args, &["--rank", "0"]), &["`rank` is 0", "flag", "at least 1"]);
     let words = ["rank 33", "between 1 and 32"];
     refused(&bench, &["plan", model, "--rank", "33", "--sequence", "64"], &words);
+    for flag in ["--micro-batch", "--sequence", "--accumulation"] {
+        for count in ["0", "1048577"] {
+            let named = format!("{flag} {count}");
+            let words = [&*named, "between 1 and 1048576"];
+            refused(&bench, &["plan", model, flag, count], &words);
+        }
+    }
+    let most = ["--micro-batch", "1048576", "--sequence", "1", "--accumulation", "1048576"];
+    let plan = ["plan", model, "--rank", "4", "--gflops", "100", "--no-table", "--json"];
+    samebit(&[&plan[..], &most].concat()).report();
     let words = ["--sequence 129", "128 tokens", "max_position_embeddings"];
     refused(&bench, &["plan", model, "--rank", "4", "--sequence", "129"], &words);
     let ids = vec!["1"; 129].join(",");

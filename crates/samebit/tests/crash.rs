@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Bench, ended, samebit};
+use common::{Bench, ended, samebit, skip};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -121,15 +121,15 @@ exit $code
 
 #[test]
 fn a_disk_that_fills_up_leaves_the_checkpoints_and_a_true_status() {
-    let name = "a disk that fills up";
-    let probe =
-        Command::new("unshare").args(["-rm", "mount", "-t", "tmpfs", "none", "/mnt"]).output();
-    if !probe.is_ok_and(|out| out.status.success()) {
-        // Not asked for by SAMEBIT_REQUIRE_ALL: what the system lets a user mount is not the project's to install.
-        println!(
-            "skipped: {name} because this system lets no user mount a file system of their own"
-        );
-        return;
+    let mut probe = Command::new("unshare");
+    let why = match probe.args(["-rm", "mount", "-t", "tmpfs", "none", "/mnt"]).output() {
+        Ok(out) if out.status.success() => None,
+        Ok(out) => Some(String::from_utf8_lossy(&out.stderr).trim().to_owned()),
+        Err(error) => Some(format!("unshare: {error}")),
+    };
+    if let Some(why) = why {
+        let because = format!("no file system of its own can be mounted here ({why})");
+        return skip("a_disk_that_fills_up_leaves_the_checkpoints_and_a_true_status", &because);
     }
     let bench = bench();
     fs::create_dir(bench.path("disk")).unwrap();

@@ -352,6 +352,26 @@ fn the_manifest_has_every_step() {
 }
 
 #[test]
+fn a_manifest_that_cannot_be_written_is_named() {
+    let bench = bench();
+    let nowhere = bench.arg("nowhere/order.jsonl");
+    data(&bench, &["--manifest", &nowhere]).refused(&[&nowhere, "No such file"]);
+}
+
+#[test]
+fn of_one_sample_none_can_be_held_out() {
+    let bench = bench();
+    let first = common::chats().lines().next().unwrap().to_owned();
+    bench.write("data.jsonl", first);
+    let half = ["--eval-fraction", "0.5"];
+    data(&bench, &half).refused(&["eval_fraction", "the data has one sample"]);
+    let (model, file, out) = (bench.model(), bench.arg("data.jsonl"), bench.arg("run"));
+    let fixed = ["train", "--model", &model, "--data", &file, "--out", &out];
+    samebit(&[&fixed[..], &half].concat()).refused(&["the data has one sample"]);
+    assert_eq!(data(&bench, &[]).report()["report"]["samples"], 1);
+}
+
+#[test]
 fn sources_of_any_kind_are_weighed_and_counted_apart() {
     let bench = bench();
     let table = common::root().join("crates/data/tests/golden/parquet/texts.parquet");

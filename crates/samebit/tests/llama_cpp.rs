@@ -89,7 +89,8 @@ fn every_storage_is_read_alike() {
     bench.write("page.txt", TEXT);
     let scored = ["score", SMOLLM2, "--text", &bench.arg("page.txt"), "--json"];
     let encoded = samebit_with_cache(&scored).report();
-    for (kind, tie) in [("f32", 1e-3), ("bf16", 0.05), ("q8_0", 0.3), ("q4_0", 0.3)] {
+    for (kind, tie) in [("f32", 1e-3), ("f16", 0.05), ("bf16", 0.05), ("q8_0", 0.3), ("q4_0", 0.3)]
+    {
         let file = bench.arg(&format!("{kind}.gguf"));
         export(&["--gguf", &file, "--type", kind]);
         let (prompt, ours) = samebit(&[&file]);

@@ -94,6 +94,39 @@ fn a_missing_template_says_what_can_be_done() {
     samebit(&["generate", &bench.model(), "cab", "--raw", "--max-tokens", "1", "--json"]).report();
 }
 
+#[test]
+fn a_missing_tokenizer_says_where_it_belongs() {
+    let bench = trainable();
+    let ids = ["score", &bench.model(), "--ids", "1,2,3", "--json"];
+    std::fs::remove_file(bench.path("model/tokenizer.json")).unwrap();
+    let words = [&bench.model(), "no tokenizer.json there", "beside its weights"];
+    samebit(&["generate", &bench.model(), "cab"]).refused(&words);
+    train(&bench, &[]).refused(&words);
+    samebit(&ids).report();
+}
+
+#[test]
+fn a_missing_model_says_how_to_give_one() {
+    let bench = trainable();
+    let (data, out) = (bench.arg("data.jsonl"), bench.arg("run"));
+    let words = ["no model: give --model", "settings file"];
+    samebit(&["train", "--data", &data, "--out", &out]).refused(&words);
+    samebit(&["data", "--data", &data]).refused(&words);
+    assert!(!bench.path("run").exists());
+}
+
+#[test]
+fn threads_are_at_least_one_and_not_without_end() {
+    let bench = trainable();
+    let model = bench.model();
+    let score =
+        |threads| samebit(&["score", &model, "--ids", "1,2,3", "--threads", threads, "--json"]);
+    score("0").refused(&["--threads 0", "at least one"]);
+    score("257").refused(&["--threads 257", "the most is 256"]);
+    let (one, most) = (score("1").report(), score("256").report());
+    assert_eq!(one["logprobs"], most["logprobs"]);
+}
+
 /// Talks to a model over a pipe.
 fn chat(bench: &Bench, more: &[&str], lines: &str) -> Ended {
     let mut child = Command::new(env!("CARGO_BIN_EXE_samebit"))

@@ -165,18 +165,23 @@ fn the_merged_model_says_what_base_and_adapter_say() {
     }
 }
 
-/// An adapter of one matrix, all of whose B have one value.
-fn adapter_of(bench: &Bench, name: &str, module: &str, shape: [usize; 2], b: f32) -> String {
-    let config = AdapterConfig {
+/// Of adapters of rank 1.
+fn config(modules: &[&str]) -> AdapterConfig {
+    AdapterConfig {
         r: 1,
         lora_alpha: 1.0,
         lora_dropout: 0.0,
         use_rslora: false,
-        target_modules: TargetModules::Names(vec![module.into()]),
+        target_modules: TargetModules::Names(modules.iter().copied().map(String::from).collect()),
         rank_pattern: Vec::new(),
         alpha_pattern: Vec::new(),
         base_model_name_or_path: None,
-    };
+    }
+}
+
+/// An adapter of one matrix, all of whose B have one value.
+fn adapter_of(bench: &Bench, name: &str, module: &str, shape: [usize; 2], b: f32) -> String {
+    let config = config(&[module]);
     let [out_features, in_features] = shape;
     let (a, b) = (vec![0.1; in_features], vec![b; out_features]);
     let factors = Factors { module, in_features, out_features, a: &a, b: &b };
@@ -217,4 +222,39 @@ fn an_adapter_of_another_model_is_refused() {
     samebit(&["score", &model, "--ids", IDS, "--adapter", &wide]).refused(&words);
     samebit(&["score", &model, "--ids", IDS, "--adapter", &head]).refused(&["lm_head", "ties"]);
     assert!(bench.files() == before);
+}
+
+/// Merging takes each module with its own rank and scale; a model that runs takes one of each.
+#[test]
+fn an_adapter_of_several_ranks_or_scales_is_merged_and_not_run() {
+    let bench = Bench::with_model("qwen3");
+    let checkpoint = Checkpoint::open(&bench.path("model")).unwrap();
+    let [down, up] = ["down_proj", "up_proj"].map(|kind| format!("model.layers.0.mlp.{kind}"));
+    let shape = |module: &str| {
+        let shape = &checkpoint.tensor(&format!("{module}.weight")).unwrap().shape;
+        [shape[0], shape[1]]
+    };
+    let adapter = |name: &str, ranks: [usize; 2], config: AdapterConfig| {
+        let matrices = [(&down, ranks[0]), (&up, ranks[1])].map(|(module, rank)| {
+            let [out, width] = shape(module);
+            (module, out, width, vec![0.1; rank * width], vec![0.1; out * rank])
+        });
+        let factors = matrices.each_ref().map(|(module, out_features, in_features, a, b)| {
+            Factors { module, in_features: *in_features, out_features: *out_features, a, b }
+        });
+        peft::write(&bench.path(name), &config, None, &factors).unwrap();
+        bench.arg(name)
+    };
+    let both = || config(&[&down, &up]);
+    let plain = adapter("plain", [1, 1], both());
+    let ranks = AdapterConfig { rank_pattern: vec![(up.clone(), 2)], ..both() };
+    let ranks = adapter("ranks", [1, 2], ranks);
+    let scales = AdapterConfig { alpha_pattern: vec![(up.clone(), 3.0)], ..both() };
+    let scales = adapter("scales", [1, 1], scales);
+    let model = bench.model();
+    let score =
+        |adapter: &str| samebit(&["score", &model, "--ids", IDS, "--adapter", adapter, "--json"]);
+    score(&plain).report();
+    score(&ranks).refused(&[&up, "rank 2 and scale 0.5", "others rank 1 and scale 1"]);
+    score(&scales).refused(&[&up, "rank 1 and scale 3", "others rank 1 and scale 1"]);
 }

@@ -134,6 +134,19 @@ fn a_lease_smaller_than_the_weights_is_refused() {
 }
 
 #[test]
+fn a_rate_is_a_positive_number() {
+    let bench = Bench::new();
+    let file = tiny(&bench);
+    let plan = |gflops: &str| {
+        samebit(&["plan", &file, "--sequence", "64", "--no-table", "--json", "--gflops", gflops])
+    };
+    for gflops in ["0", "-1", "nan", "inf"] {
+        plan(gflops).refused(&["--gflops", "must be a positive number"]);
+    }
+    plan("0.5").report();
+}
+
+#[test]
 fn training_is_refused_by_the_same_lease_before_anything_is_written() {
     let bench = Bench::trainable("qwen3");
     let model = bench.model();
@@ -148,6 +161,7 @@ fn training_is_refused_by_the_same_lease_before_anything_is_written() {
     let refused = train(65_536, lease);
     refused.refused(&["65,536 tokens do not fit", "lease", "MiB", "the most that fits"]);
     assert!(bench.files() == before, "nothing is written");
+    train(128, 100_000).refused(&["no number of tokens fits", "raise memory", "bf16"]);
     let most = named(&refused.stderr, "micro_tokens = ");
     let report = train(most, lease).report();
     let planned = figure(&report["memory"]["planned_bytes"]);

@@ -109,6 +109,100 @@ fn a_finished_run_is_shown_intact_and_a_changed_byte_breaks_it_loudly() {
     assert!(bare.stderr.contains("there is no seal"), "{}", bare.stderr);
 }
 
+/// The file of a public key.
+fn public(bench: &Bench, name: &str, digits: &str) -> String {
+    bench.write(name, digits.repeat(32));
+    let key = record::read_signing_key(&bench.path(name)).unwrap().verifying_key();
+    let file = format!("{name}.pub");
+    bench.write(&file, record::hex(key.as_bytes()));
+    bench.arg(&file)
+}
+
+#[test]
+fn a_run_is_held_against_whoever_must_have_signed_it() {
+    let bench = bench();
+    let (own, other) = (public(&bench, "own", "07"), public(&bench, "other", "08"));
+    let key = bench.arg("own");
+    train(&bench, "signed", &["--sign-key", &key]).report();
+    train(&bench, "unsigned", &[]).report();
+    let shown =
+        |run: &str, signer: &str| samebit(&["show", &bench.arg(run), "--signer", signer, "--json"]);
+    let report = shown("signed", &own).report();
+    let digits = |file: &str| fs::read_to_string(bench.path(file)).unwrap();
+    assert_eq!(report["seal"]["signed_by"], digits("own.pub"));
+    let broken = |run: &str, signer: &str, words: &str| {
+        let ended = shown(run, signer);
+        assert_eq!(ended.code, Some(1), "{}", ended.stdout);
+        let said = ended.stderr.contains("BROKEN") && ended.stderr.contains(words);
+        assert!(said, "no `{words}` in: {}", ended.stderr);
+    };
+    broken("signed", &other, &format!("it is signed by {}", digits("own.pub")));
+    broken("unsigned", &own, "it is signed by nobody");
+    // As a kill leaves a run, it has no seal, which is no fault unless somebody must have signed it.
+    let path = bench.path("signed/record.json");
+    let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    record["status"] = json!({"state": "running"});
+    fs::write(&path, record.to_string()).unwrap();
+    fs::remove_file(bench.path("signed/seal.json")).unwrap();
+    samebit(&["show", &bench.arg("signed")]).report_text();
+    broken("signed", &own, "nobody: there is no seal");
+    shown("unsigned", "/nowhere").refused(&["/nowhere"]);
+}
+
+#[test]
+fn the_report_is_written_where_it_is_asked_for() {
+    let bench = bench();
+    train(&bench, "run", &[]).report();
+    let (run, file) = (bench.arg("run"), bench.arg("page.html"));
+    samebit(&["show", &run, "--report", &file]).report_text();
+    let page = |name: &str| fs::read_to_string(bench.path(name)).unwrap();
+    assert_eq!(page("page.html"), page("run/report.html"));
+    let nowhere = bench.arg("nowhere/page.html");
+    samebit(&["show", &run, "--report", &nowhere]).refused(&["cannot write", &nowhere]);
+}
+
+/// Which kernels ran is in the record, and changes no bit.
+#[test]
+fn a_run_by_other_kernels_says_so_and_has_the_same_bits() {
+    if cpu_is_portable_only() {
+        let because = "this processor has one way to compute";
+        return common::skip("a_run_by_other_kernels_says_so_and_has_the_same_bits", because);
+    }
+    let bench = bench();
+    train(&bench, "usual", &[]).report();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_samebit"));
+    command.args(arguments(&bench, "portable", &[])).env("SAMEBIT_ISA", "portable");
+    command.env("SAMEBIT_CACHE", bench.path("cache")).current_dir(bench.path(""));
+    common::ended(&mut command).report();
+    let kernels = |run: &str| {
+        let shown = samebit(&["show", &bench.arg(run), "--json"]).report();
+        let arithmetic = &shown["record"]["arithmetic"];
+        assert_eq!(shown["record"]["sessions"][0]["kernels"], arithmetic["kernels"]);
+        let kernels = arithmetic["kernels"].as_array().unwrap().clone();
+        let named: Vec<String> =
+            kernels.iter().map(|of| of["kernel"].as_str().unwrap().to_owned()).collect();
+        (arithmetic["device"].as_str().unwrap().to_owned(), named)
+    };
+    let (usual, portable) = (kernels("usual"), kernels("portable"));
+    assert!(usual.0 != portable.0 && usual.1 != portable.1, "{usual:?} {portable:?}");
+    let is_portable = |of: &&String| of.contains("portable");
+    assert!(portable.1.iter().any(|of| is_portable(&of)), "{portable:?}");
+    assert!(!usual.1.iter().any(|of| is_portable(&of)), "{usual:?}");
+
+    let (usual, portable) = (bench.arg("usual"), bench.arg("portable"));
+    let diff = samebit(&["diff", &usual, &portable, "--exit-code", "--json"]).report();
+    let told = |of: &str| -> Vec<String> {
+        let pairs = diff[of].as_array().unwrap();
+        pairs.iter().map(|pair| pair["what"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!((told("settings"), told("identities")), (vec!["out".into()], vec![]));
+    let around = told("surroundings");
+    assert!(around.contains(&"kernels".into()) && around.contains(&"device".into()), "{around:?}");
+    assert_eq!((&diff["same_bits"], &diff["common_steps"]), (&json!(true), &json!(4)));
+    let product = |run: &str| common::files(&bench.path(run).join("adapter"));
+    assert!(product("usual") == product("portable"));
+}
+
 trait Text {
     fn report_text(&self);
 }
@@ -325,6 +419,7 @@ fn what_fails_before_or_in_a_step_is_in_the_list() {
         (["--memory", "1KiB"], "memory", "the lease is 1"),
         (["--data", &mute], "supervised tokens", "mute.jsonl:1"),
         (["--warmup-ratio", "1.5"], "settings resolved", "`warmup_ratio`"),
+        (["--keep-checkpoints", "1000000000"], "disk space", "for 1000000000 checkpoints"),
         (["--out", &taken], "run's folder", "notes.txt"),
     ] {
         let (check, figure) = failed(&more);
@@ -346,6 +441,51 @@ fn what_fails_before_or_in_a_step_is_in_the_list() {
     let (check, figure) = failed(&[]);
     assert_eq!(check, "steps run");
     assert!(figure.contains("not finite") && figure.contains("data.jsonl:"), "{figure}");
+}
+
+/// The first number of a tensor's row becomes NaN, in a model of f32 tensors.
+fn spoil_row(bench: &Bench, tensor: &str, row: usize) {
+    let path = bench.path("model/model.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let tensors: Value = serde_json::from_slice(&bytes[8..header]).unwrap();
+    let columns = tensors[tensor]["shape"][1].as_u64().unwrap() as usize;
+    assert_eq!(tensors[tensor]["dtype"], "F32");
+    let begin = tensors[tensor]["data_offsets"][0].as_u64().unwrap() as usize;
+    let at = header + begin + 4 * row * columns;
+    bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    fs::write(&path, bytes).unwrap();
+}
+
+/// What only the longest sample shows, which is not the one that is probed.
+#[test]
+fn the_longest_sample_is_run_where_that_is_asked_for() {
+    let bench = bench();
+    let long = json!({"messages": [
+        {"role": "user", "content": "z".repeat(40)}, {"role": "assistant", "content": "z".repeat(20)},
+    ]});
+    bench.write("data.jsonl", format!("{}\n{long}\n", common::chats()));
+    // Of the tokenizer's letters the last; three special tokens come before them.
+    spoil_row(&bench, "model.embed_tokens.weight", 3 + 25);
+    let check = |more: &[&str]| {
+        let mut args = arguments(&bench, "run", more);
+        args[0] = "check".into();
+        samebit(&args)
+    };
+    assert_eq!(check(&[]).report()["ready"], true);
+    let ended = check(&["--smoke"]);
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    let report: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let failed: Vec<&Value> = report["checks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|check| check["verdict"] == "failed")
+        .collect();
+    let [failed] = &failed[..] else { panic!("{report}") };
+    assert_eq!(failed["name"], "steps run");
+    let figure = failed["figure"].as_str().unwrap();
+    assert!(figure.contains("--smoke: the longest sample") && figure.contains("NaN"), "{figure}");
 }
 
 #[test]

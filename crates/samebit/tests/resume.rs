@@ -179,6 +179,26 @@ fn a_run_that_is_told_to_stop_makes_a_checkpoint() {
 }
 
 #[test]
+fn the_folder_that_a_run_was_begun_in_is_needed_and_its_settings_known() {
+    let bench = bench();
+    let run = broken(&bench);
+    let path = bench.path("run/record.json");
+    let whole: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let mut newer = whole.clone();
+    let settings = newer["settings"].as_array_mut().unwrap();
+    settings.push(settings.iter().find(|setting| setting["key"] == "max_steps").unwrap().clone());
+    settings.last_mut().unwrap()["key"] = json!("gravity");
+    fs::write(&path, newer.to_string()).unwrap();
+    resume(&run, &[]).refused(&[&run, "this version does not have its settings", "gravity"]);
+    let mut gone = whole.clone();
+    gone["directory"] = json!(bench.arg("gone"));
+    fs::write(&path, gone.to_string()).unwrap();
+    resume(&run, &[]).refused(&[&bench.arg("gone"), "the run was begun there", "No such file"]);
+    fs::write(&path, whole.to_string()).unwrap();
+    resume(&run, &[]).report();
+}
+
+#[test]
 fn a_run_is_resumed_by_its_settings_and_a_flag_too() {
     let bench = bench();
     broken(&bench);

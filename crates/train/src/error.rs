@@ -49,12 +49,6 @@ pub enum TrainError {
     /// The engine has no training program.
     #[error("the engine was not planned for training")]
     NotPlanned,
-    /// The adapter could not be initialised.
-    #[error("before the first step: {source}")]
-    Prepare {
-        /// Why.
-        source: Box<EngineError>,
-    },
     /// The step before a run, on one sample, failed.
     #[error("a step on {sample}: {source}")]
     Probe {

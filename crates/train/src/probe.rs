@@ -5,7 +5,7 @@
 
 use canon::random::{Numbers, Purpose};
 use data::Dataset;
-use engine::{AdapterSource, Engine, EngineError, MicroBatch, Sequence};
+use engine::{Engine, EngineError, MicroBatch, Sequence};
 use program::keep::{Keep, Level};
 use program::ops::Group;
 use record::Gate;
@@ -61,7 +61,7 @@ fn checks(
 ) -> Result<Vec<Gate>, EngineError> {
     let lengths = dataset.lengths();
     if resolved.lora().is_some() {
-        engine.load_adapter(&AdapterSource::Fresh { seed: resolved.seed.value })?;
+        engine.init_adapter(resolved.seed.value);
     }
     let mut checks =
         vec![loss(engine, dataset, resolved, sample)?, gates::gradients_together(engine)?];

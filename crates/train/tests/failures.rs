@@ -2,10 +2,18 @@
 
 mod common;
 
+use arena::{ExecError, Executor, Frame};
 use common::{Fixture, Watch, files, surroundings};
-use engine::Engine;
+use engine::{Engine, Job};
+use oracle::{Oracle, Precision};
+use program::{Op, Program};
 use record::{Record, Status};
-use train::{Outcome, Run, RunError, TrainError};
+use serde::{Serialize, Serializer};
+use std::fs;
+use std::path::{Path, PathBuf};
+use train::{
+    Files, Flow, Observer, Outcome, Recorder, Resolved, Run, RunError, StepEvent, TrainError,
+};
 
 /// Every trained value and moment, as bits.
 fn state(engine: &Engine<'_>) -> Vec<Vec<u32>> {
@@ -64,19 +72,24 @@ fn spoil(engine: &mut Engine<'_>, name: &str, change: impl Fn(&mut [f32])) {
     engine.write_param(id, &values);
 }
 
+/// The character `h`, and the only sample of [`one_with_h`] that has it.
+const H: usize = 8;
+const WITH_H: usize = 6;
+
+fn one_with_h() -> Vec<String> {
+    let line = |i| {
+        let last = if i == WITH_H { "h" } else { "b" };
+        format!(r#"{{"prompt": "ab{last}", "completion": "c"}}"#)
+    };
+    (0..10).map(line).collect()
+}
+
 #[test]
 fn a_log_prob_that_is_not_finite_names_the_step_and_the_sample() {
-    let lines: Vec<String> = (0..10)
-        .map(|i| {
-            let last = if i == 6 { "h" } else { "b" };
-            format!(r#"{{"prompt": "ab{last}", "completion": "c"}}"#)
-        })
-        .collect();
-    let fixture = Fixture::with_lines("llama", &lines);
+    let fixture = Fixture::with_lines("llama", &one_with_h());
     let columns = fixture.checkpoint.config().hidden_size;
     let error = failed(&fixture, FULL, |engine| {
-        // Only the seventh sample has the character `h`, which is token 8.
-        spoil(engine, "model.embed_tokens.weight", |table| table[8 * columns] = f32::NAN);
+        spoil(engine, "model.embed_tokens.weight", |table| table[H * columns] = f32::NAN);
     });
     let TrainError::NonFiniteLoss { step: 1, sample, value } = &error else { panic!("{error}") };
     assert!(sample.ends_with("data.jsonl:7") && value.is_nan(), "{error}");
@@ -183,14 +196,155 @@ fn a_run_that_the_disk_has_no_room_for_is_refused_before_its_first_step() {
     assert!(status(&fixture).2.contains("keep_checkpoints"), "{error}");
 }
 
+/// The error of a run with an engine of the test's own, which leaves nothing.
+fn refused(fixture: &Fixture, resolved: &Resolved, mut engine: Engine<'_>) -> TrainError {
+    let surroundings = surroundings();
+    let mut run = Run {
+        engine: &mut engine,
+        checkpoint: &fixture.checkpoint,
+        dataset: &fixture.dataset,
+        evaluation: fixture.evaluation.as_ref(),
+        requested: &fixture.requested("out", ""),
+        resolved,
+        surroundings: &surroundings,
+        extra_files: &[],
+    };
+    let error = run.start(&mut Watch::default()).unwrap_err();
+    assert!(!fixture.out("out").exists(), "nothing is written");
+    error
+}
+
 #[test]
 fn an_engine_planned_for_other_settings_is_refused() {
     let fixture = Fixture::new("llama");
+    let resolved = fixture.resolved(&fixture.requested("out", ""));
+    type Change = fn(&mut Resolved);
+    let changes: [(&str, usize, Change); 3] = [
+        ("micro_tokens", 32, |other| other.micro_tokens.value = 32),
+        ("micro_sequences", 4, |other| other.micro_sequences.value = 4),
+        ("accumulation", 2, |other| other.accumulation.value = 2),
+    ];
+    for (name, found, change) in changes {
+        let mut other = resolved.clone();
+        change(&mut other);
+        let error = refused(&fixture, &resolved, fixture.engine(&other));
+        assert!(
+            matches!(error, TrainError::OtherPlan { what, planned, .. } if (what, planned) == (name, found)),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn an_engine_without_the_programs_of_a_run_is_refused() {
+    let mut fixture = Fixture::new("llama");
+    let resolved = fixture.resolved(&fixture.requested("out", ""));
+    let engine = |train| {
+        let job = Job { train, ..Job::default() };
+        fixture.job_engine(&resolved, job, None, Box::new(Oracle::new(Precision::F32)))
+    };
+    let (nothing, training) = (engine(None), engine(fixture.engine(&resolved).blueprint.job.train));
+    let error = refused(&fixture, &resolved, nothing);
+    assert!(matches!(error, TrainError::NotPlanned), "{error}");
+    fixture.evaluation = Some(fixture.dataset.subset(&[0]));
+    let error = refused(&fixture, &resolved, training);
+    assert!(matches!(error, TrainError::NotPlanned), "{error}");
+}
+
+#[test]
+fn a_run_that_is_to_evaluate_needs_held_out_data() {
+    let mut fixture = Fixture::new("llama");
+    let more = "eval_fraction = 0.3\neval_every = 1\nmax_steps = 1\n";
+    for ranks in ["", "dp = 2\n"] {
+        let (error, events) = fixture.failed("out", &format!("{more}{ranks}"), |_| ());
+        assert!(matches!(error, TrainError::NoHeldOut), "{error}");
+        assert!(events == 0 && !fixture.out("out").exists(), "before anything is done");
+    }
+    fixture.evaluation = Some(fixture.dataset.subset(&[0]));
+    fixture.run("out", more, false, &mut Watch::default()).unwrap();
+}
+
+#[test]
+fn an_evaluation_that_fails_says_after_which_step() {
+    let mut fixture = Fixture::with_lines("llama", &one_with_h());
+    fixture.evaluation = Some(fixture.dataset.subset(&[WITH_H]));
+    let trained: Vec<usize> = (0..fixture.dataset.len()).filter(|&index| index != WITH_H).collect();
+    fixture.dataset = fixture.dataset.subset(&trained);
+    let columns = fixture.checkpoint.config().hidden_size;
+    let no_h = |engine: &mut Engine<'_>| {
+        spoil(engine, "model.embed_tokens.weight", |table| table[H * columns] = f32::NAN);
+    };
+    let more = "eval_fraction = 0.1\neval_every = 2\n";
+    let (error, events) = fixture.failed("out", more, no_h);
+    assert!(matches!(error, TrainError::Evaluation { step: 2, .. }), "{error}");
+    assert_eq!((events, status(&fixture)), (1, (Some(2), vec![], error.to_string())));
+    fixture.run("good", more, false, &mut Watch::default()).unwrap();
+}
+
+/// Puts a file where the product is to go.
+struct InTheWay(PathBuf);
+
+impl Observer for InTheWay {
+    fn step(&mut self, event: &StepEvent) -> Flow {
+        if event.step == event.steps {
+            fs::write(&self.0, "").unwrap();
+        }
+        Flow::Continue
+    }
+}
+
+#[test]
+fn a_product_that_cannot_be_written_fails_the_run() {
+    for (more, product) in [("", "adapter"), (FULL, "model")] {
+        let fixture = Fixture::new("llama");
+        let place = fixture.out("out").join(product);
+        let error = fixture.run("out", more, false, &mut InTheWay(place.clone())).unwrap_err();
+        match (&error, product) {
+            (TrainError::Product { .. }, "adapter") | (TrainError::Format(_), "model") => (),
+            _ => panic!("{error}"),
+        }
+        assert!(error.to_string().contains(place.to_str().unwrap()), "{error}");
+        assert_eq!(status(&fixture), (None, vec![], error.to_string()));
+        // With the way free it goes on from its last checkpoint.
+        fs::remove_file(place).unwrap();
+        common::as_killed(&fixture.out("out"));
+        fixture.run("out", more, true, &mut Watch::default()).unwrap();
+    }
+}
+
+/// The oracle, and memory in which something else writes over the embedding: in a row that no sample reads.
+struct Overwriting {
+    oracle: Oracle,
+    /// Embeddings until then.
+    left: usize,
+}
+
+impl Executor for Overwriting {
+    fn run(&mut self, op: &Op, frame: &Frame<'_>) -> Result<(), ExecError> {
+        self.oracle.run(op, frame)?;
+        let Op::Embed(op) = op else { return Ok(()) };
+        if self.left == 0 {
+            let mut table = frame.load_f32(op.table);
+            *table.last_mut().unwrap() += 1.0;
+            frame.store_f32(op.table, &table);
+        }
+        self.left = self.left.wrapping_sub(1);
+        Ok(())
+    }
+
+    fn workspace_bytes(&self, op: &Op, program: &Program) -> usize {
+        self.oracle.workspace_bytes(op, program)
+    }
+}
+
+#[test]
+fn a_frozen_weight_that_changes_in_mid_run_fails_it() {
+    let fixture = Fixture::new("llama");
     let requested = fixture.requested("out", "");
     let resolved = fixture.resolved(&requested);
-    let mut other = resolved.clone();
-    other.accumulation.value = 2;
-    let mut engine = fixture.engine(&other);
+    // In the second step, each of which has up to three micro-batches.
+    let executor = Overwriting { oracle: Oracle::new(Precision::F32), left: 4 };
+    let mut engine = fixture.rank_engine(&resolved, None, Box::new(executor));
     let surroundings = surroundings();
     let mut run = Run {
         engine: &mut engine,
@@ -203,11 +357,52 @@ fn an_engine_planned_for_other_settings_is_refused() {
         extra_files: &[],
     };
     let error = run.start(&mut Watch::default()).unwrap_err();
+    let (name, step) = gate(&error);
+    assert_eq!(name, "frozen weights unchanged");
+    assert_eq!(status(&fixture), (Some(step), vec![], error.to_string()));
+    assert!(!fixture.out("out").join("adapter").exists(), "such a product is not this run's");
+}
+
+/// What a loop saves beside its tensors: while it is written, a byte of theirs turns on the disk.
+struct FaultyDisk<'a>(&'a Path);
+
+impl Serialize for FaultyDisk<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let places = fs::read_dir(self.0).unwrap().map(|entry| entry.unwrap().path());
+        let states = places.map(|place| place.join("state.safetensors"));
+        let written =
+            |state: &PathBuf| state.is_file() && state.to_str().unwrap().contains(".writing-");
+        let [state] = &states.filter(written).collect::<Vec<_>>()[..] else { panic!() };
+        let mut bytes = fs::read(state).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(state, bytes).unwrap();
+        serializer.serialize_unit()
+    }
+}
+
+#[test]
+fn a_checkpoint_that_reads_back_otherwise_removes_none_before_it() {
+    let fixture = Fixture::new("llama");
+    fixture.run("out", "", false, &mut Watch::stopping_after(3)).unwrap();
+    let folder = fixture.out("out");
+    let checkpoints = folder.join("checkpoints");
+    let engine = fixture.engine(&fixture.resolved(&fixture.requested("out", "")));
+    let now = || Ok::<_, RunError>(Record::read(&folder)?);
+    let product = folder.join("adapter");
+    let (mut recorder, done) =
+        Recorder::resume::<RunError>(&folder, now, &surroundings(), &product).unwrap();
+    // One checkpoint is kept.
+    let mut files = Files::open(&folder, done, &engine, 1).unwrap();
+    let before = common::files(&checkpoints.join("step-3"));
+    let error = files.save(&mut recorder, &engine, 6, &FaultyDisk(&checkpoints)).unwrap_err();
     assert!(
-        matches!(error, TrainError::OtherPlan { what: "accumulation", planned: 2, needed: 3 }),
+        matches!(&error, TrainError::Folder(RunError::Unfaithful { path, .. }) if path.ends_with("step-6/state.safetensors")),
         "{error}"
     );
-    assert!(!fixture.out("out").exists(), "nothing is written");
+    assert!(common::files(&checkpoints.join("step-3")) == before, "the one before it is kept");
+    files.save(&mut recorder, &engine, 7, &()).unwrap();
+    let left = train::checkpoints(&folder).unwrap();
+    assert_eq!(left, [(7, checkpoints.join("step-7"))]);
 }
 
 /// Packing, and accumulation with it, is part of a run's identity; threads and times are not.

@@ -6,7 +6,7 @@ mod steps;
 
 use std::path::{Path, PathBuf};
 
-use engine::{AdapterSource, Engine, Phase};
+use engine::{Engine, Phase};
 use formats::Checkpoint;
 use record::{KindBytes, PhaseBytes, Status};
 use rollout::Since;
@@ -222,12 +222,8 @@ impl Run<'_, '_> {
 
     /// The state after `done` steps, from its checkpoint, or the first values.
     fn restore(&mut self, done: usize) -> Result<Progress, RlError> {
-        let lora = self.resolved.train.lora().is_some();
-        let source = AdapterSource::Fresh { seed: self.resolved.train.seed.value };
         for engine in self.engines.all() {
-            if lora {
-                engine.load_adapter(&source).map_err(at(0, "initial values"))?;
-            }
+            engine.init_adapter(self.resolved.train.seed.value);
         }
         let Some(trainer) = &mut self.engines.trainer else {
             return Ok(Progress { step: done, ..Progress::default() });

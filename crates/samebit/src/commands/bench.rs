@@ -9,8 +9,8 @@ use crate::model;
 use crate::output::{self, Table, thousands};
 use anyhow::{Result, bail};
 use engine::{
-    AdapterSource, Advance, Blueprint, Engine, Fitter, GenerateShape, Hyper, Job, KernelRow,
-    MicroBatch, Profile, Sequence, TrainShape,
+    Advance, Blueprint, Engine, Fitter, GenerateShape, Hyper, Job, KernelRow, MicroBatch, Profile,
+    Sequence, TrainShape,
 };
 use families::{BuildOptions, Train};
 use program::keep::{Keep, Level};
@@ -159,7 +159,7 @@ fn train(args: &Args, device: &Device) -> Result<Rates> {
     let mut engine = Engine::new(graph, blueprint, device.executor()?)?;
     infer::load(&mut engine, &model, args.json)?;
     if matches!(train, Train::Lora(_)) {
-        engine.load_adapter(&AdapterSource::Fresh { seed: 0 })?;
+        engine.init_adapter(0);
     }
     let batch = random_batch((args.batch, args.sequence), engine.graph.vocab);
     let mut seconds = Vec::new();

@@ -7,7 +7,7 @@ use crate::model;
 use crate::output::thousands;
 use anyhow::Result;
 use canon::random::{Numbers, Purpose};
-use engine::{AdapterSource, Blueprint, Engine, Exchange, Job, MicroBatch, TrainShape};
+use engine::{Blueprint, Engine, Exchange, Job, MicroBatch, TrainShape};
 use fabric::Member;
 use families::{BuildOptions, Train};
 use formats::{Checkpoint, ModelConfig};
@@ -95,7 +95,7 @@ impl Subject {
             None => write_random(&mut engine),
         }
         if args.adapt.train()? != Train::Full {
-            engine.load_adapter(&AdapterSource::Fresh { seed: 0 })?;
+            engine.init_adapter(0);
         }
         Ok(engine)
     }

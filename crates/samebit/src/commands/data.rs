@@ -39,12 +39,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     // Nothing is written there.
     flags.out.get_or_insert_with(|| PathBuf::from("unused"));
     let requested = Requested::read(args.config.as_deref(), flags)?;
-    let reference = requested
-        .settings
-        .model
-        .clone()
-        .context("no model: give --model, or `model` in the settings file")?;
-    let model = model::open(&reference, &args.source, args.json)?;
+    let model = model::open_asked(&requested, &args.source, args.json)?;
     let resolved = requested.resolve(&model.facts()?)?;
     let data = tuning::datasets(&model, &resolved, &args.source, args.json)?;
     let mut schedule = resolved.schedule(&data.dataset)?;

@@ -8,7 +8,7 @@ use crate::output;
 use crate::progress;
 use anyhow::{Result, bail};
 use arena::Executor;
-use engine::{AdapterSource, Engine, EngineError, Sampling};
+use engine::{Engine, EngineError, Sampling};
 use families::{BuildOptions, Train};
 use program::Topology;
 use serde::Serialize;
@@ -156,7 +156,7 @@ fn arithmetic(device: &Device) -> Result<String> {
 fn load(engine: &mut Engine<'_>, model: &Model, seed: u64) -> Result<(), EngineError> {
     engine.load(&model.checkpoint, &mut |_| ())?;
     if engine.graph.params.iter().any(|param| param.adapter) {
-        engine.load_adapter(&AdapterSource::Fresh { seed })?;
+        engine.init_adapter(seed);
     }
     Ok(())
 }

@@ -313,8 +313,7 @@ impl Learning {
         let account = Account::new(blueprint.ledger.total());
         let mut engine = self.engine(&blueprint, None, &account, quiet)?;
         if train.lora().is_some() {
-            let seed = train.seed.value;
-            engine.load_adapter(&engine::AdapterSource::Fresh { seed })?;
+            engine.init_adapter(train.seed.value);
         }
         Ok(engine)
     }

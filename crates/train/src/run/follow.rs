@@ -62,7 +62,7 @@ impl Run<'_, '_> {
                 Some(Action::Initialise) if number as u64 != contents::of_every_rank(self) => {
                     return Err(TrainError::OtherRun);
                 }
-                Some(Action::Initialise) => self.initialise()?,
+                Some(Action::Initialise) => self.initialise(),
                 Some(Action::Load) => {
                     let checkpoint = run_folder::at(&self.resolved.out.value, number);
                     run_folder::load::<Evaluations>(&checkpoint, self.engine, number)?;
@@ -79,7 +79,7 @@ impl Run<'_, '_> {
                     updated.map_err(|error| self.update_error(error, number, &micro_batches))?;
                 }
                 Some(Action::Evaluate) => {
-                    let held_out = self.evaluation.ok_or(TrainError::NoHeldOut)?;
+                    let held_out = self.evaluation.ok_or_else(|| unknown(action))?;
                     let mut so_far = Evaluations::default();
                     evaluate(self.engine, self.resolved, held_out, &mut so_far, number)
                         .map_err(of_ranks)?;

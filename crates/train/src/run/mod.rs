@@ -6,7 +6,7 @@ mod steps;
 use std::path::{Path, PathBuf};
 
 use data::{Dataset, Schedule};
-use engine::{AdapterSource, Engine};
+use engine::Engine;
 use formats::Checkpoint;
 use record::{Change, Gate, Reading, Status};
 
@@ -198,19 +198,14 @@ impl Run<'_, '_> {
             _ => contents::of_every_rank(self),
         };
         self.announce(Action::Initialise, alike)?;
-        self.initialise()?;
+        self.initialise();
         Space::of(self.engine).check(folder, self.resolved.keep_checkpoints.value)?;
         let mut evaluations = Evaluations::default();
         if done == 0 {
             recorder.tensors(self.engine, 0, 0)?;
         } else {
-            let (step, checkpoint) =
-                run_folder::newest(folder)?.ok_or_else(|| RunError::State {
-                    path: folder.to_owned(),
-                    reason: format!("its checkpoint after step {done} has gone"),
-                })?;
-            self.announce(Action::Load, step as u64)?;
-            evaluations = run_folder::load(&checkpoint, self.engine, step)?;
+            self.announce(Action::Load, done as u64)?;
+            evaluations = run_folder::load(&run_folder::at(folder, done), self.engine, done)?;
         }
         let end = self.steps(folder, recorder, schedule, done, evaluations, observer)?;
         if let End::Finished { step, .. } = end {
@@ -221,17 +216,12 @@ impl Run<'_, '_> {
 
     /// Gives LoRA matrices their first values, and every trained parameter its first moments: an engine that was used
     /// before begins like a new one.
-    fn initialise(&mut self) -> Result<(), TrainError> {
-        let prepare = |error: engine::EngineError| TrainError::Prepare { source: error.into() };
-        if self.resolved.lora().is_some() {
-            let source = AdapterSource::Fresh { seed: self.resolved.seed.value };
-            self.engine.load_adapter(&source).map_err(prepare)?;
-        }
+    fn initialise(&mut self) {
+        self.engine.init_adapter(self.resolved.seed.value);
         self.engine.reset_moments();
-        Ok(())
     }
 
-    /// The order of the run, once the engine's plan is known to fit the settings.
+    /// The order of the run, once the engine's plan and the data are known to fit the settings.
     fn schedule(&self) -> Result<Schedule, TrainError> {
         let planned = self.engine.blueprint.job.train.ok_or(TrainError::NotPlanned)?;
         let needed = self.resolved.train_shape(planned.keep);
@@ -246,6 +236,9 @@ impl Run<'_, '_> {
         }
         if self.evaluation.is_some() && self.engine.blueprint.job.score.is_none() {
             return Err(TrainError::NotPlanned);
+        }
+        if self.resolved.eval_every.is_some() && self.evaluation.is_none() {
+            return Err(TrainError::NoHeldOut);
         }
         self.resolved.schedule(self.dataset)
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use arena::ExecError;
-use data::Schedule;
+use data::{Dataset, Schedule};
 use engine::{EngineError, MicroBatch};
 use record::Reading;
 
@@ -54,8 +54,10 @@ impl Run<'_, '_> {
                 self.gate(recorder, done)?;
                 recorder.write(contents::kernels(self.engine))?;
             }
-            if self.is_evaluated(done, steps) {
-                let event = self.evaluate(&mut evaluations, done)?;
+            if self.is_evaluated(done, steps)
+                && let Some(held_out) = self.evaluation
+            {
+                let event = self.evaluate(held_out, &mut evaluations, done)?;
                 files.evaluation(&event)?;
                 observer.evaluated(&event);
                 early = evaluations.exhausted(patience);
@@ -83,10 +85,10 @@ impl Run<'_, '_> {
 
     fn evaluate(
         &mut self,
+        held_out: &Dataset,
         evaluations: &mut Evaluations,
         step: usize,
     ) -> Result<EvalEvent, TrainError> {
-        let held_out = self.evaluation.ok_or(TrainError::NoHeldOut)?;
         self.announce(Action::Evaluate, step as u64)?;
         evaluate(self.engine, self.resolved, held_out, evaluations, step)
             .map_err(|error| TrainError::Evaluation { step, source: error.into() })

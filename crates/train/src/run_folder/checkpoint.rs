@@ -358,7 +358,7 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use engine::{Blueprint, Job, TrainShape};
     use families::{BuildOptions, LoraSpec, Train};
@@ -367,7 +367,7 @@ mod tests {
     use program::{Rank, Topology};
 
     /// A tiny model with adapters whose values are the element's index.
-    fn engine() -> Engine<'static> {
+    pub(in crate::run_folder) fn engine() -> Engine<'static> {
         let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../families/tests/golden/llama");
         let checkpoint = formats::Checkpoint::open(&model).unwrap();
         let spec = LoraSpec { r: 2, alpha: 4.0, rslora: false, targets: vec!["all-linear".into()] };
@@ -438,5 +438,25 @@ mod tests {
         bytes[last] ^= 1;
         fs::write(&state, bytes).unwrap();
         assert!(reason(compare(&checkpoint, &engine)).contains("and was written as"));
+    }
+
+    #[test]
+    fn a_state_that_is_not_as_it_was_written_is_damaged() {
+        let (_folder, checkpoint) = saved(&engine());
+        verify_state(&checkpoint).unwrap();
+        let state = checkpoint.join(STATE_FILE);
+        let mut bytes = fs::read(&state).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(&state, bytes).unwrap();
+        assert!(matches!(verify_state(&checkpoint), Err(RunError::Damaged { .. })));
+    }
+
+    #[test]
+    fn a_run_without_a_folder_of_checkpoints_has_none_and_what_is_no_folder_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(checkpoints(folder.path()).unwrap(), []);
+        fs::write(folder.path().join(CHECKPOINTS), "").unwrap();
+        let refused = checkpoints(folder.path()).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::NotADirectory);
     }
 }

@@ -115,3 +115,66 @@ impl Files {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::CHECKPOINTS;
+    use super::super::checkpoint::tests::engine;
+    use super::*;
+    use serde_json::{Value, json};
+    use std::fs;
+
+    /// The steps that the lines of a log are of.
+    fn steps_of(folder: &Path, log: &str) -> Vec<u64> {
+        let text = fs::read_to_string(folder.join(log)).unwrap();
+        let row = |line: &str| serde_json::from_str::<Value>(line).unwrap();
+        text.lines().map(|line| row(line)["step"].as_u64().unwrap()).collect()
+    }
+
+    fn write(folder: &Path, log: &str, steps: std::ops::Range<u64>) {
+        let lines: String = steps.map(|step| format!("{}\n", json!({ "step": step }))).collect();
+        fs::write(folder.join(log), lines).unwrap();
+    }
+
+    #[test]
+    fn lines_of_later_steps_go_and_new_ones_follow() {
+        let engine = engine();
+        // An evaluation before the first step stays where the run goes on from a later one.
+        for (done, steps, evals) in
+            [(0, &[][..], &[][..]), (2, &[1, 2], &[0, 1, 2]), (3, &[1, 2, 3], &[0, 1, 2, 3])]
+        {
+            let folder = tempfile::tempdir().unwrap();
+            let folder = folder.path();
+            fs::create_dir(folder.join(CHECKPOINTS)).unwrap();
+            write(folder, STEPS_FILE, 1..4);
+            write(folder, EVALS_FILE, 0..4);
+            let mut files = Files::open(folder, done, &engine, 1).unwrap();
+            assert_eq!(steps_of(folder, STEPS_FILE), steps, "{done} steps done");
+            assert_eq!(steps_of(folder, EVALS_FILE), evals, "{done} steps done");
+            files.step(&json!({"step": 8})).unwrap();
+            files.evaluation(&json!({"step": 9})).unwrap();
+            assert_eq!(steps_of(folder, STEPS_FILE).last(), Some(&8));
+            assert_eq!(steps_of(folder, EVALS_FILE).last(), Some(&9));
+        }
+    }
+
+    #[test]
+    fn a_log_with_fewer_lines_than_steps_is_refused() {
+        let (engine, folder) = (engine(), tempfile::tempdir().unwrap());
+        write(folder.path(), STEPS_FILE, 1..3);
+        let refused = Files::open(folder.path(), 3, &engine, 1).err().unwrap();
+        assert!(matches!(refused, RunError::LogTooShort { lines: 2, step: 3, .. }), "{refused}");
+    }
+
+    #[test]
+    fn room_for_the_next_checkpoint_is_held_while_the_files_are_open() {
+        let (engine, folder) = (engine(), tempfile::tempdir().unwrap());
+        let checkpoints = folder.path().join(CHECKPOINTS);
+        fs::create_dir(&checkpoints).unwrap();
+        let held = || fs::read_dir(&checkpoints).unwrap().count();
+        let files = Files::open(folder.path(), 0, &engine, 1).unwrap();
+        assert_eq!(held(), 1);
+        drop(files);
+        assert_eq!(held(), 0);
+    }
+}

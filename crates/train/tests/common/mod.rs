@@ -97,12 +97,22 @@ impl Fixture {
         member: Option<Member<'r>>,
         executor: Box<dyn Executor + 'r>,
     ) -> Engine<'r> {
+        let train = Some(resolved.train_shape(Keep::uniform(Level::All)));
+        let job = Job { train, score: resolved.score_shape(), ..Job::default() };
+        self.job_engine(resolved, job, member, executor)
+    }
+
+    /// The same, planned for a job of one's own.
+    pub(crate) fn job_engine<'r>(
+        &self,
+        resolved: &Resolved,
+        job: Job,
+        member: Option<Member<'r>>,
+        executor: Box<dyn Executor + 'r>,
+    ) -> Engine<'r> {
         let rank = member.as_ref().map_or(Rank::FIRST, Member::rank);
         let graph =
             families::build(self.checkpoint.config(), &resolved.build_options()).unwrap().graph;
-        let keep = Keep::uniform(Level::All);
-        let train = Some(resolved.train_shape(keep));
-        let job = Job { train, score: resolved.score_shape(), ..Job::default() };
         let blueprint = Blueprint::new(&graph, resolved.topology(), rank, job, &|_, _| 0);
         let mut engine = Engine::new(graph, blueprint, executor).unwrap();
         if let Some(member) = member {
@@ -118,7 +128,7 @@ impl Fixture {
         out: &str,
         more: &str,
         resume: bool,
-        observer: &mut Watch,
+        observer: &mut (dyn Observer + Send),
     ) -> Result<Outcome, TrainError> {
         self.run_in(&surroundings(), out, more, resume, |_| (), observer)
     }
@@ -143,7 +153,7 @@ impl Fixture {
         more: &str,
         resume: bool,
         spoil: impl Fn(&mut Engine<'_>) + Sync,
-        observer: &mut Watch,
+        observer: &mut (dyn Observer + Send),
     ) -> Result<Outcome, TrainError> {
         let requested = self.requested(out, more);
         let resolved = self.resolved(&requested);
