@@ -38,7 +38,7 @@ pub const FORMAT: u32 = 2;
 pub struct Record {
     /// [`FORMAT`].
     pub format: u32,
-    /// Version of samebit that began the run.
+    /// Version of samebit of the last session.
     pub version: String,
     /// What kind of run: `train`, `rl`.
     pub kind: String,
@@ -46,7 +46,7 @@ pub struct Record {
     pub status: Status,
     /// Each start and resumption, oldest first; the last one is, or was, at work.
     pub sessions: Vec<Session>,
-    /// Where it was begun: relative paths of settings count from here.
+    /// Where the last session was begun: relative paths of its settings count from here.
     pub directory: PathBuf,
     /// The code that the directory held.
     pub git: Git,

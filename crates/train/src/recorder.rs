@@ -93,7 +93,7 @@ impl Recorder {
     }
 
     fn go_on(
-        mut record: Record,
+        before: Record,
         lock: File,
         now: Record,
         folder: &Path,
@@ -101,13 +101,13 @@ impl Recorder {
         product: &Path,
     ) -> Result<(Recorder, usize), RunError> {
         // Before anything is written: what is refused stays as it is.
-        let (changed, newest) = verify(folder, &record, &now, surroundings)?;
+        let (changed, newest) = verify(folder, &before, &now, surroundings)?;
         run_folder::make_checkpoints(folder)?;
         run_folder::clean(folder)?;
         // A run that was killed between its product and its end makes both again, to the same bytes.
         durable::remove_folder(product)?;
         let done = newest.map_or(0, |(step, _)| step);
-        contents::renew(&mut record, now);
+        let record = contents::renewed(before, now);
         let recorder = Self::begin(folder, lock, record, surroundings, done, changed)?;
         Ok((recorder, done))
     }

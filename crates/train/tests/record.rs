@@ -192,6 +192,53 @@ fn a_resumed_run_keeps_the_code_and_the_machine_of_each_session() {
     assert_eq!(record.git, record.sessions[2].git, "the newest");
 }
 
+/// Everything in a record but what belongs to its whole life: its sessions, and the gates so far.
+fn of_what_ran(record: &Record) -> serde_json::Value {
+    let mut record = serde_json::to_value(record).unwrap();
+    for whole_life in ["sessions", "gates"] {
+        record.as_object_mut().unwrap().remove(whole_life).unwrap();
+    }
+    record["memory"]["peak_resident_bytes"].take();
+    for setting in record["settings"].as_array_mut().unwrap() {
+        if setting["key"] == "out" {
+            setting.take();
+        }
+    }
+    record
+}
+
+#[test]
+fn the_record_of_a_run_that_goes_on_says_what_runs_now() {
+    let fixture = Fixture::new("llama");
+    let elsewhere = Surroundings {
+        directory: "/elsewhere".into(),
+        device: "other".into(),
+        allow_changed: ["settings", "program", "version"].map(str::to_owned).into(),
+        ..surroundings()
+    };
+    let run = |out: &str, more: &str, resume: bool| {
+        fixture.run_in(&elsewhere, out, more, resume, |_| (), &mut Watch::default()).unwrap();
+        Record::read(&fixture.out(out)).unwrap()
+    };
+    fixture.run("out", "", false, &mut Watch::stopping_after(4)).unwrap();
+    let louder = run("out", "alpha = 64.0\n", true);
+    assert_eq!(louder.adapters[0].scale, 4.0);
+
+    // Without a checkpoint the run begins again, and its record is that of a run which only this session made.
+    let other = "rank = 4\ntargets = [\"q_proj\"]\n";
+    fixture.run("again", "", false, &mut Watch::stopping_after(2)).unwrap();
+    let folder = fixture.out("again");
+    fs::remove_dir_all(folder.join("checkpoints")).unwrap();
+    as_killed(&folder);
+    let mut older = Record::read(&folder).unwrap();
+    older.version = "0.0.0".into();
+    older.identity.hashes.insert("version".into(), older.version.clone());
+    older.write(&folder).unwrap();
+    let (again, fresh) = (run("again", other, true), run("fresh", other, false));
+    assert_eq!(of_what_ran(&again), of_what_ran(&fresh));
+    assert_eq!(again.sessions.len(), 2);
+}
+
 #[test]
 fn only_what_a_run_has_may_be_let_pass() {
     let fixture = Fixture::new("llama");
