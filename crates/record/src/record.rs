@@ -72,7 +72,7 @@ pub struct Record {
     pub memory: Memory,
     /// Every check and gate with its figure, in the order in which they first ran.
     pub gates: Vec<Gate>,
-    /// Trained tensors at the start and at each checkpoint; the tensors one by one are in `tensors.jsonl`.
+    /// Every tensor at the start, at each checkpoint and at the end; the tensors one by one are in `tensors.jsonl`.
     pub tensors: Vec<TensorsAt>,
 }
 
@@ -312,12 +312,12 @@ pub struct PhaseBytes {
     pub used_bytes: usize,
 }
 
-/// The trained tensors after so many steps.
+/// Every tensor after so many steps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorsAt {
     /// Steps done; 0 is the start.
     pub step: usize,
-    /// SHA-256 over the lines `name sha256` of every trained tensor, in the model's order.
+    /// SHA-256 over the lines `name sha256` of every tensor, in the model's order.
     pub sha256: String,
 }
 
