@@ -246,6 +246,32 @@ fn the_record_of_a_run_that_goes_on_says_what_runs_now() {
     assert_eq!(again.sessions.len(), 2);
 }
 
+/// There are no gradients to judge then, and nothing that a step of the session has made.
+#[test]
+fn a_run_that_goes_on_with_no_step_left_judges_none_and_ends_with_its_checkpoint() {
+    let fixture = Fixture::new("llama");
+    fixture.run("out", "", false, &mut Watch::stopping_after(4)).unwrap();
+    let folder = fixture.out("out");
+    let stopped = Record::read(&folder).unwrap();
+    let states = fs::read(folder.join(TENSORS_FILE)).unwrap();
+    let allowing = Surroundings {
+        allow_changed: ["settings", "order"].map(str::to_owned).into(),
+        ..surroundings()
+    };
+    let mut watch = Watch::default();
+    fixture.run_in(&allowing, "out", "max_steps = 4\n", true, |_| (), &mut watch).unwrap();
+    assert!(watch.events.is_empty());
+    let record = Record::read(&folder).unwrap();
+    assert!(matches!(record.status, Status::Finished { step: 4, .. }), "{:?}", record.status);
+    let (before, [loaded]) = record.gates.split_at(stopped.gates.len()) else { panic!() };
+    assert_eq!(before, stopped.gates);
+    let held = (loaded.name.as_str(), loaded.figure.as_str(), loaded.verdict, loaded.step);
+    assert_eq!(held, (train::gates::RESUMED, "28 of 28", Verdict::Ok, 4));
+    assert_eq!(record.tensors, stopped.tensors);
+    assert_eq!(fs::read(folder.join(TENSORS_FILE)).unwrap(), states);
+    assert!(folder.join("adapter").exists());
+}
+
 #[test]
 fn only_what_a_run_has_may_be_let_pass() {
     let fixture = Fixture::new("llama");
