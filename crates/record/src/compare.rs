@@ -44,9 +44,9 @@ pub struct Difference {
     pub common_steps: usize,
     /// The first of them that differs; wall-clock time does not count.
     pub first_differing_step: Option<FirstStep>,
-    /// The first state in which trained tensors differ, by steps done, with the names of those that do.
+    /// The first state in which tensors differ, by steps done, with the names of those that do.
     pub first_differing_tensors: Option<(usize, Vec<String>)>,
-    /// States of trained tensors that both runs recorded.
+    /// States of tensors that both runs recorded.
     pub common_states: usize,
     /// Evaluations that both runs made.
     pub common_evaluations: usize,

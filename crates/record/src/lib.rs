@@ -1,7 +1,7 @@
 //! The record of a run: what was asked, what ran and why, and what came of it.
 //!
 //! A run's folder holds [`Record`] (`record.json`), files of lines that only grow ([`rows`]: steps, evaluations, hashes of
-//! trained tensors), checkpoints, the product, and a report with plots ([`report`]). A run that has ended is sealed by hash
+//! tensors), checkpoints, the product, and a report with plots ([`report`]). A run that has ended is sealed by hash
 //! ([`conclude`]); notes go beside it ([`annotate`]) and never into it. [`compare`] says what differs between two runs, and
 //! [`Index`] lists the runs under a folder from a database that can always be built again.
 //!

@@ -38,7 +38,7 @@ pub const FORMAT: u32 = 2;
 pub struct Record {
     /// [`FORMAT`].
     pub format: u32,
-    /// Version of samebit that began the run.
+    /// Version of samebit of the last session.
     pub version: String,
     /// What kind of run: `train`, `rl`.
     pub kind: String,
@@ -46,7 +46,7 @@ pub struct Record {
     pub status: Status,
     /// Each start and resumption, oldest first; the last one is, or was, at work.
     pub sessions: Vec<Session>,
-    /// Where it was begun: relative paths of settings count from here.
+    /// Where the last session was begun: relative paths of its settings count from here.
     pub directory: PathBuf,
     /// The code that the directory held.
     pub git: Git,
@@ -72,7 +72,7 @@ pub struct Record {
     pub memory: Memory,
     /// Every check and gate with its figure, in the order in which they first ran.
     pub gates: Vec<Gate>,
-    /// Trained tensors at the start and at each checkpoint; the tensors one by one are in `tensors.jsonl`.
+    /// Every tensor at the start, at each checkpoint and at the end; the tensors one by one are in `tensors.jsonl`.
     pub tensors: Vec<TensorsAt>,
 }
 
@@ -315,12 +315,12 @@ pub struct PhaseBytes {
     pub used_bytes: usize,
 }
 
-/// The trained tensors after so many steps.
+/// Every tensor after so many steps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorsAt {
     /// Steps done; 0 is the start.
     pub step: usize,
-    /// SHA-256 over the lines `name sha256` of every trained tensor, in the model's order.
+    /// SHA-256 over the lines `name sha256` of every tensor, in the model's order.
     pub sha256: String,
 }
 

@@ -15,7 +15,7 @@ use crate::machine::hash_file;
 pub const STEPS_FILE: &str = "steps.jsonl";
 /// A line an evaluation.
 pub const EVALS_FILE: &str = "evals.jsonl";
-/// A line for the start and for each checkpoint: SHA-256 of every trained tensor.
+/// A line for the start and for each checkpoint: SHA-256 of every tensor.
 pub const TENSORS_FILE: &str = "tensors.jsonl";
 /// Field of a step's line with its wall-clock time, seconds: the one that no run repeats.
 pub const SECONDS: &str = "seconds";

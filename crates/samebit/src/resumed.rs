@@ -74,7 +74,7 @@ fn keep_date<S: RunSettings>(requested: &mut Requested<S>, record: &Record, fold
     }
 }
 
-/// The settings of a run's record; flags outrank them. Relative paths in them count from where the run was begun, so
+/// The settings of a run's record; flags outrank them. Relative paths in them count from where it was last begun, so
 /// that is where this process goes.
 fn recorded<S: RunSettings>(
     run: &Path,
@@ -101,13 +101,13 @@ fn recorded<S: RunSettings>(
     let recorded: Requested<S> = asked(&record, &folder)?;
     let from = &record.directory;
     std::env::set_current_dir(from).with_context(|| {
-        format!("{}: the run was begun there, and its paths count from there", from.display())
+        format!("{}: the run was last begun there, and its paths count from there", from.display())
     })?;
     Ok(recorded.overridden(flags)?)
 }
 
-/// The settings of a run's record, for a look at it: where the folder that it was begun in has gone, its absolute paths
-/// still hold.
+/// The settings of a run's record, for a look at it: where the folder that it was last begun in has gone, its absolute
+/// paths still hold.
 pub(crate) fn recorded_settings<S: RunSettings>(
     record: &Record,
     folder: &Path,

@@ -207,6 +207,23 @@ fn a_run_is_resumed_by_its_settings_and_a_flag_too() {
     assert_eq!(samebit(&args).report()["steps"].as_array().unwrap().len(), 2);
 }
 
+/// Paths of settings count from where the session was begun that they were given in.
+#[test]
+fn a_run_that_went_on_from_another_folder_goes_on_by_its_own_again() {
+    let bench = bench();
+    let paths = |out, data| [&FOUR_STEPS[..], &["--out", out, "--data", data]].concat();
+    let started = bench.train_args("run", &paths("run", "data.jsonl"));
+    samebit_in(&bench.path(""), &started).report();
+    break_off(&bench.path("run"));
+    let elsewhere = tempfile::tempdir().unwrap();
+    fs::rename(bench.path("data.jsonl"), elsewhere.path().join("moved.jsonl")).unwrap();
+    let mut moved = bench.train_args("run", &paths(&bench.arg("run"), "moved.jsonl"));
+    moved.insert(1, "--resume".into());
+    samebit_in(elsewhere.path(), &moved).report();
+    break_off(&bench.path("run"));
+    assert_eq!(resume(&bench.arg("run"), &[]).report()["steps"].as_array().unwrap().len(), 2);
+}
+
 #[test]
 fn a_checkpoint_stands_for_its_run_and_where_it_goes_on_is_told() {
     let bench = bench();

@@ -209,17 +209,11 @@ pub(crate) fn record(run: &Run<'_, '_>, schedule: &mut Schedule) -> Result<Recor
     begin(run.engine, about, run.surroundings)
 }
 
-/// Takes over into a record what a resumed run may have otherwise; its sessions keep what was before.
-pub(crate) fn renew(record: &mut Record, now: Record) {
-    record.settings = now.settings;
-    record.identity = now.identity;
-    record.programs = now.programs;
-    record.git = now.git;
-    record.machine = now.machine;
-    record.arithmetic = now.arithmetic;
-    record.steps = now.steps;
-    record.data = now.data;
-    record.memory = now.memory;
+/// The record of a run that goes on. Everything that is read from what runs is of the session that begins, as in the
+/// record `now`; only what belongs to the run's whole life stays.
+pub(crate) fn renewed(before: Record, now: Record) -> Record {
+    let Record { sessions, gates, tensors, .. } = before;
+    Record { sessions, gates, tensors, ..now }
 }
 
 fn data(run: &Run<'_, '_>, schedule: &Schedule) -> DataRecord {

@@ -101,12 +101,8 @@ pub fn finite(engine: &Engine<'_>) -> Result<Gate, EngineError> {
             overflown.push(engine.graph.param_info(id).name.to_string());
         }
     }
-    let figure = if overflown.is_empty() {
-        format!("{total} of {total}")
-    } else {
-        let named: Vec<&str> = overflown.iter().take(NAMED).map(String::as_str).collect();
-        format!("{} of {total} hold inf or NaN: {}", overflown.len(), named.join(", "))
-    };
+    let named: Vec<&str> = overflown.iter().map(String::as_str).collect();
+    let figure = figure(&named, total, "hold inf or NaN");
     let advice = "the last update overflowed: lower the learning rate, and begin again or resume from a checkpoint";
     Ok(Gate::of(FINITE, overflown.is_empty(), figure, advice))
 }
@@ -153,28 +149,45 @@ const NAMED: usize = 5;
 pub(crate) const CHANGED: &str = "trained tensors changed";
 
 /// Whether every trained tensor has other bytes than at the start. `unchanged` are those that have not.
-pub(crate) fn changed(unchanged: &[String], total: usize) -> Gate {
-    let figure = if unchanged.is_empty() {
-        format!("{total} of {total}")
-    } else {
-        let named: Vec<&str> = unchanged.iter().take(NAMED).map(String::as_str).collect();
-        format!("{} of {total} are as at the start: {}", unchanged.len(), named.join(", "))
-    };
+pub(crate) fn changed(unchanged: &[&str], total: usize) -> Gate {
     let advice = "updates are lost: raise the learning rate, or look at why these get no gradient";
+    let figure = figure(unchanged, total, "are as at the start");
     Gate::of(CHANGED, unchanged.is_empty(), figure, advice)
 }
 
 /// Name of the gate of the frozen weights.
-pub(crate) const FROZEN: &str = "frozen weights unchanged";
+pub const FROZEN: &str = "frozen weights unchanged";
 
-/// Whether the base weights hash as at the start; in full mode they are trained.
-pub(crate) fn frozen(lora: bool, start: &str, now: &str) -> Gate {
-    if !lora {
+/// Whether every frozen tensor has the bytes that the session began with. `changed` are those that have not; in full
+/// mode there are none at all.
+pub(crate) fn frozen(changed: &[&str], total: usize) -> Gate {
+    if total == 0 {
         return Gate::skipped(FROZEN, "mode full trains every weight");
     }
-    let figure = format!("BLAKE3 {now:.16}, at the start {start:.16}");
-    let advice = "memory was overwritten: the product is not what this run trained; report it";
-    Gate::of(FROZEN, start == now, figure, advice)
+    let advice =
+        "memory was overwritten: what was trained since is not what this run trains; report it";
+    let figure = figure(changed, total, "are not as the session began with them");
+    Gate::of(FROZEN, changed.is_empty(), figure, advice)
+}
+
+/// Name of the gate of a checkpoint that a run goes on from.
+pub const RESUMED: &str = "checkpoint gives what was recorded";
+
+/// Whether every trained tensor has the bytes that were recorded when its checkpoint was made. `differing` are those
+/// that have not.
+pub(crate) fn resumed(differing: &[&str], total: usize) -> Gate {
+    let advice = "the checkpoint is another run's or was changed: put it back, or remove its folder to resume from the \
+        one before";
+    let figure = figure(differing, total, "are not as recorded");
+    Gate::of(RESUMED, differing.is_empty(), figure, advice)
+}
+
+/// How many of `total` tensors hold, or which do not, and what these are.
+fn figure(wrong: &[&str], total: usize, are: &str) -> String {
+    match wrong.len() {
+        0 => format!("{total} of {total}"),
+        count => format!("{count} of {total} {are}: {}", wrong[..count.min(NAMED)].join(", ")),
+    }
 }
 
 /// Bounds of the loss that the vocabulary implies.
@@ -279,13 +292,19 @@ mod tests {
     #[test]
     fn tensors_that_stay_are_named() {
         assert_eq!(changed(&[], 4).verdict, Verdict::Ok);
-        let gate = changed(&["a".into()], 4);
+        let gate = changed(&["a"], 4);
         assert_eq!(
             (gate.verdict, gate.figure.as_str()),
             (Verdict::Failed, "1 of 4 are as at the start: a")
         );
-        assert_eq!(frozen(true, "aa", "aa").verdict, Verdict::Ok);
-        assert_eq!(frozen(true, "aa", "ab").verdict, Verdict::Failed);
-        assert_eq!(frozen(false, "aa", "ab").verdict, Verdict::Skipped);
+        assert_eq!(frozen(&[], 4).verdict, Verdict::Ok);
+        assert_eq!(frozen(&["a"], 4).verdict, Verdict::Failed);
+        assert_eq!(frozen(&[], 0).verdict, Verdict::Skipped);
+        let gate = resumed(&["a", "b", "c", "d", "e", "f"], 7);
+        assert_eq!(
+            (gate.verdict, gate.figure.as_str()),
+            (Verdict::Failed, "6 of 7 are not as recorded: a, b, c, d, e")
+        );
+        assert_eq!(resumed(&[], 7).verdict, Verdict::Ok);
     }
 }

@@ -21,6 +21,7 @@ mod run;
 mod run_folder;
 mod settings;
 mod surroundings;
+mod tensors;
 
 pub use contents::requested;
 pub use error::TrainError;

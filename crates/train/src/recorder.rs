@@ -3,42 +3,18 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use engine::{Engine, EngineError, Part};
-use program::ParamId;
+use engine::Engine;
 use record::{
     Change, Clock, Gate, Identity, KernelUse, PhaseBytes, RankMemory, Reading, Record, RecordError,
     Reserve, Rows, Session, SigningKey, Status, TENSORS_FILE, TensorsAt, Verdict, durable,
 };
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
-use sha2::{Digest, Sha256};
 
 use crate::contents;
 use crate::error::{TrainError, of_ranks};
-use crate::fingerprint;
 use crate::gates;
 use crate::run_folder::{self, RunError};
 use crate::surroundings::Surroundings;
-
-/// A line of `tensors.jsonl`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct TensorsLine {
-    /// Steps done.
-    step: usize,
-    /// SHA-256 of each trained tensor's f32 values, little-endian, by name.
-    tensors: Map<String, Value>,
-}
-
-impl TensorsLine {
-    /// Over the lines `name sha256` of every tensor.
-    fn sha256(&self) -> String {
-        let mut whole = Sha256::new();
-        for (name, hash) in &self.tensors {
-            whole.update(format!("{name} {}\n", hash.as_str().unwrap_or_default()));
-        }
-        record::hex(&whole.finalize())
-    }
-}
+use crate::tensors::{self, State};
 
 /// The record of a run under way; its folder is this process's for as long. The first rank has it.
 pub struct Recorder {
@@ -48,8 +24,12 @@ pub struct Recorder {
     record: Record,
     clock: Clock,
     tensors: Rows,
-    /// Trained tensors at the run's start.
-    start: Option<TensorsLine>,
+    /// The run's start as an earlier session recorded it.
+    start: Option<State>,
+    /// The state that this session goes on from, as it was recorded, until it is loaded.
+    resumed: Option<State>,
+    /// The state that this session began with, once it is known.
+    began: Option<State>,
     /// Room to say how the run ended, also on a disk that has filled up.
     room: Option<Reserve>,
     /// Signs the seal.
@@ -93,7 +73,7 @@ impl Recorder {
     }
 
     fn go_on(
-        mut record: Record,
+        before: Record,
         lock: File,
         now: Record,
         folder: &Path,
@@ -101,13 +81,13 @@ impl Recorder {
         product: &Path,
     ) -> Result<(Recorder, usize), RunError> {
         // Before anything is written: what is refused stays as it is.
-        let (changed, newest) = verify(folder, &record, &now, surroundings)?;
+        let (changed, newest) = verify(folder, &before, &now, surroundings)?;
         run_folder::make_checkpoints(folder)?;
         run_folder::clean(folder)?;
         // A run that was killed between its product and its end makes both again, to the same bytes.
         durable::remove_folder(product)?;
         let done = newest.map_or(0, |(step, _)| step);
-        contents::renew(&mut record, now);
+        let record = contents::renewed(before, now);
         let recorder = Self::begin(folder, lock, record, surroundings, done, changed)?;
         Ok((recorder, done))
     }
@@ -169,26 +149,39 @@ impl Recorder {
         // Of steps that are made again.
         record.gates.retain(|gate| gate.step <= done);
         record.tensors.retain(|at| done > 0 && at.step <= done);
-        let (mut start, mut last) = (None, None);
-        let tensors = Rows::open(folder, TENSORS_FILE, |line: &TensorsLine| {
-            let stays = done > 0 && line.step <= done;
+        let (mut start, mut resumed) = (None, None);
+        let tensors = Rows::open(folder, TENSORS_FILE, |state: &State| {
+            let stays = done > 0 && state.step <= done;
             if stays && start.is_none() {
-                start = Some(line.clone());
+                start = Some(state.clone());
             }
-            if stays && line.step == done {
-                last = Some(TensorsAt { step: done, sha256: line.sha256() });
+            if stays && state.step == done {
+                resumed = Some(state.clone());
             }
             stays
         })?;
         // A process that was killed between a checkpoint and its record left that one's hash out.
         if !record.tensors.iter().any(|at| at.step == done) {
-            record.tensors.extend(last);
+            let at = |state: &State| TensorsAt { step: done, sha256: state.sha256() };
+            record.tensors.extend(resumed.as_ref().map(at));
         }
         record::set_seal_aside(folder)?;
         record.write(folder)?;
         record::unseal(folder)?;
         let folder = folder.to_owned();
-        Ok(Recorder { folder, _lock: lock, record, clock, tensors, start, room, key })
+        let began = None;
+        Ok(Recorder {
+            folder,
+            _lock: lock,
+            record,
+            clock,
+            tensors,
+            start,
+            resumed,
+            began,
+            room,
+            key,
+        })
     }
 
     /// The run's folder.
@@ -219,8 +212,11 @@ impl Recorder {
         self.record.note(gate);
     }
 
-    /// Hashes every trained tensor after `step` steps with `updates` updates, on the first rank while the others follow,
-    /// and gates that each has changed since the start.
+    /// Hashes every tensor after `step` steps with `updates` updates, on the first rank while the others follow.
+    ///
+    /// The first time it is what this session begins with, before any step: it must be what was recorded where the
+    /// session goes on from a checkpoint. Later it gates that each frozen tensor is as the session began with it, and
+    /// that each trained one has changed since the run's start. Where no step was made since, nothing is judged.
     ///
     /// # Errors
     /// [`TrainError`].
@@ -230,38 +226,39 @@ impl Recorder {
         step: usize,
         updates: u64,
     ) -> Result<(), TrainError> {
-        let unchanged = self.hash_tensors(engine, step)?;
-        if updates >= COMPARABLE_UPDATES {
-            let gate = gates::changed(&unchanged, contents::trained(engine).count());
-            self.gate(gate.at(step))?;
+        if self.began.as_ref().is_some_and(|began| began.step == step) {
+            return Ok(());
         }
-        Ok(())
+        let now = State::of(engine, step).map_err(of_ranks)?;
+        let (trained, frozen) = tensors::names(engine);
+        let Some(began) = &self.began else { return self.begin_with(now, &trained) };
+        let mut gates = vec![gates::frozen(&now.differing(began, &frozen), frozen.len())];
+        if updates >= COMPARABLE_UPDATES {
+            let start = self.start.as_ref().unwrap_or(began);
+            gates.push(gates::changed(&now.same(start, &trained), trained.len()));
+        }
+        self.keep(&now)?;
+        gates.into_iter().try_for_each(|gate| self.gate(gate.at(step)))
     }
 
-    /// The names of those that are as at the start.
-    fn hash_tensors(
-        &mut self,
-        engine: &Engine<'_>,
-        step: usize,
-    ) -> Result<Vec<String>, TrainError> {
-        if self.record.tensors.iter().any(|at| at.step == step) {
-            return Ok(Vec::new());
+    /// Takes the state that this session begins with.
+    fn begin_with(&mut self, now: State, trained: &[String]) -> Result<(), TrainError> {
+        let gate = self.resumed.take().map(|recorded| {
+            gates::resumed(&now.differing(&recorded, trained), trained.len()).at(now.step)
+        });
+        if gate.is_none() {
+            self.keep(&now)?;
         }
-        let mut line = TensorsLine { step, tensors: Map::new() };
-        for id in contents::trained(engine) {
-            let name = engine.graph.param_info(id).name.to_string();
-            let hash = sha256(engine, id).map_err(of_ranks)?;
-            line.tensors.insert(name, Value::String(hash));
-        }
-        self.tensors.append(&line)?;
+        self.began = Some(now);
+        gate.map_or(Ok(()), |gate| self.gate(gate))
+    }
+
+    /// Adds a state to the record.
+    fn keep(&mut self, state: &State) -> Result<(), RecordError> {
+        self.tensors.append(state)?;
         self.tensors.sync()?;
-        self.record.tensors.push(TensorsAt { step, sha256: line.sha256() });
-        let Some(start) = &self.start else {
-            self.start = Some(line);
-            return Ok(Vec::new());
-        };
-        let same = |(name, hash): &(&String, &Value)| start.tensors.get(*name) == Some(*hash);
-        Ok(line.tensors.iter().filter(same).map(|(name, _)| name.clone()).collect())
+        self.record.tensors.push(TensorsAt { step: state.step, sha256: state.sha256() });
+        Ok(())
     }
 
     /// Takes what every rank holds by now. On the first rank, while the others follow.
@@ -277,22 +274,6 @@ impl Recorder {
     /// Takes what ranks hold by now, where whoever runs knows it.
     pub fn holds(&mut self, ranks: Vec<RankMemory>, phases: Vec<PhaseBytes>) {
         (self.record.memory.ranks, self.record.memory.phases) = (ranks, phases);
-    }
-
-    /// Gates that the frozen weights are as at the start. On the first rank, while the others follow.
-    ///
-    /// # Errors
-    /// [`TrainError`].
-    pub fn frozen(&mut self, engine: &Engine<'_>, step: usize) -> Result<(), TrainError> {
-        let lora = engine.graph.params.iter().any(|param| param.adapter);
-        let now = match lora {
-            true => fingerprint::weights(engine).map_err(of_ranks)?,
-            false => String::new(),
-        };
-        let hashes = &self.record.identity.hashes;
-        let start = hashes.get(contents::WEIGHTS).map_or("", String::as_str);
-        let gate = gates::frozen(lora, start, &now);
-        self.gate(gate.at(step))
     }
 
     /// Programs of an engine beside the one that the record began with.
@@ -397,12 +378,3 @@ fn unfinished(folder: &Path, product: &Path) -> Result<(Record, File), RunError>
 
 /// Updates after which everything that LoRA trains has had gradients: A moves one update after B.
 const COMPARABLE_UPDATES: u64 = 2;
-
-fn sha256(engine: &Engine<'_>, id: ParamId) -> Result<String, EngineError> {
-    let mut hasher = Sha256::new();
-    engine.visit_served(id, Part::Value, |numbers| {
-        hasher.update(bytemuck::cast_slice(numbers));
-        Ok::<(), EngineError>(())
-    })?;
-    Ok(record::hex(&hasher.finalize()))
-}

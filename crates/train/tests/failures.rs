@@ -12,7 +12,8 @@ use serde::{Serialize, Serializer};
 use std::fs;
 use std::path::{Path, PathBuf};
 use train::{
-    Files, Flow, Observer, Outcome, Recorder, Resolved, Run, RunError, StepEvent, TrainError,
+    Files, Flow, Observer, Outcome, Recorder, Requested, Resolved, Run, RunError, StepEvent,
+    TrainError,
 };
 
 /// Every trained value and moment, as bits.
@@ -28,26 +29,34 @@ fn state(engine: &Engine<'_>) -> Vec<Vec<u32>> {
 
 const FULL: &str = "mode = \"full\"\n";
 
-/// Runs on weights that `spoil` changes; checks that nothing was updated, and gives the error.
-fn failed(fixture: &Fixture, more: &str, spoil: impl Fn(&mut Engine<'_>)) -> TrainError {
-    let requested = fixture.requested("out", more);
-    let resolved = fixture.resolved(&requested);
-    let mut engine = fixture.engine(&resolved);
-    spoil(&mut engine);
-    let before = state(&engine);
-    let surroundings = surroundings();
+/// Starts a run on an engine that was made for it.
+fn start(
+    fixture: &Fixture,
+    requested: &Requested,
+    engine: &mut Engine<'_>,
+    watch: &mut Watch,
+) -> Result<Outcome, TrainError> {
     let mut run = Run {
-        engine: &mut engine,
+        engine,
         checkpoint: &fixture.checkpoint,
         dataset: &fixture.dataset,
         evaluation: None,
-        requested: &requested,
-        resolved: &resolved,
-        surroundings: &surroundings,
+        requested,
+        resolved: &fixture.resolved(requested),
+        surroundings: &surroundings(),
         extra_files: &[],
     };
+    run.start(watch)
+}
+
+/// Runs on weights that `spoil` changes; checks that nothing was updated, and gives the error.
+fn failed(fixture: &Fixture, more: &str, spoil: impl Fn(&mut Engine<'_>)) -> TrainError {
+    let requested = fixture.requested("out", more);
+    let mut engine = fixture.engine(&fixture.resolved(&requested));
+    spoil(&mut engine);
+    let before = state(&engine);
     let mut watch = Watch::default();
-    let error = run.start(&mut watch).unwrap_err();
+    let error = start(fixture, &requested, &mut engine, &mut watch).unwrap_err();
     assert!(state(&engine) == before, "a failed step changed a parameter or a moment");
     assert!(watch.events.is_empty());
     error
@@ -185,6 +194,56 @@ fn an_adapter_or_a_weight_that_stays_as_it_was_stops_the_run() {
     assert!(!fixture.out("full").join("checkpoints/step-3").exists());
 }
 
+/// The oracle, which in the second step flips a bit of a matrix that it should only read.
+struct Overwrites {
+    oracle: Oracle,
+    updated: bool,
+    matrix: Option<&'static str>,
+}
+
+impl Executor for Overwrites {
+    fn run(&mut self, op: &Op, frame: &Frame<'_>) -> Result<(), ExecError> {
+        self.oracle.run(op, frame)?;
+        self.updated |= matches!(op, Op::AdamW(_));
+        for id in op.access().reads {
+            if self.updated && self.matrix.take_if(|of| *frame.buffer(id).name == **of).is_some() {
+                let mut values = frame.load_f32(id);
+                values[0] = f32::from_bits(values[0].to_bits() ^ 1);
+                frame.store_f32(id, &values);
+            }
+        }
+        Ok(())
+    }
+
+    fn workspace_bytes(&self, op: &Op, program: &Program) -> usize {
+        self.oracle.workspace_bytes(op, program)
+    }
+}
+
+#[test]
+fn a_frozen_weight_that_changes_stops_the_run_before_its_next_checkpoint() {
+    let fixture = Fixture::new("llama");
+    let matrix = "model.layers.1.mlp.down_proj.weight";
+    let run = |out: &str, matrix: Option<&'static str>, watch: &mut Watch| {
+        let requested = fixture.requested(out, "");
+        let oracle = Oracle::new(Precision::F32);
+        let executor = Box::new(Overwrites { oracle, updated: false, matrix });
+        let mut engine = fixture.rank_engine(&fixture.resolved(&requested), None, executor);
+        start(&fixture, &requested, &mut engine, watch)
+    };
+    run("sound", None, &mut Watch::default()).unwrap();
+    let saved = Watch::default();
+    for (out, mut watch, step) in [("saved", saved, 3), ("stopped", Watch::stopping_after(2), 2)] {
+        let error = run(out, Some(matrix), &mut watch).unwrap_err();
+        assert_eq!((gate(&error), watch.events.len()), ((train::gates::FROZEN, step), step));
+        assert!(error.to_string().contains(matrix), "{error}");
+        assert!(!fixture.out(out).join(format!("checkpoints/step-{step}")).exists());
+        let record = Record::read(&fixture.out(out)).unwrap();
+        let states: Vec<usize> = record.tensors.iter().map(|at| at.step).collect();
+        assert_eq!(states, [0, step], "the state that it failed at is told");
+    }
+}
+
 #[test]
 fn a_run_that_the_disk_has_no_room_for_is_refused_before_its_first_step() {
     let fixture = Fixture::new("llama");
@@ -310,57 +369,6 @@ fn a_product_that_cannot_be_written_fails_the_run() {
         common::as_killed(&fixture.out("out"));
         fixture.run("out", more, true, &mut Watch::default()).unwrap();
     }
-}
-
-/// The oracle, and memory in which something else writes over the embedding: in a row that no sample reads.
-struct Overwriting {
-    oracle: Oracle,
-    /// Embeddings until then.
-    left: usize,
-}
-
-impl Executor for Overwriting {
-    fn run(&mut self, op: &Op, frame: &Frame<'_>) -> Result<(), ExecError> {
-        self.oracle.run(op, frame)?;
-        let Op::Embed(op) = op else { return Ok(()) };
-        if self.left == 0 {
-            let mut table = frame.load_f32(op.table);
-            *table.last_mut().unwrap() += 1.0;
-            frame.store_f32(op.table, &table);
-        }
-        self.left = self.left.wrapping_sub(1);
-        Ok(())
-    }
-
-    fn workspace_bytes(&self, op: &Op, program: &Program) -> usize {
-        self.oracle.workspace_bytes(op, program)
-    }
-}
-
-#[test]
-fn a_frozen_weight_that_changes_in_mid_run_fails_it() {
-    let fixture = Fixture::new("llama");
-    let requested = fixture.requested("out", "");
-    let resolved = fixture.resolved(&requested);
-    // In the second step, each of which has up to three micro-batches.
-    let executor = Overwriting { oracle: Oracle::new(Precision::F32), left: 4 };
-    let mut engine = fixture.rank_engine(&resolved, None, Box::new(executor));
-    let surroundings = surroundings();
-    let mut run = Run {
-        engine: &mut engine,
-        checkpoint: &fixture.checkpoint,
-        dataset: &fixture.dataset,
-        evaluation: None,
-        requested: &requested,
-        resolved: &resolved,
-        surroundings: &surroundings,
-        extra_files: &[],
-    };
-    let error = run.start(&mut Watch::default()).unwrap_err();
-    let (name, step) = gate(&error);
-    assert_eq!(name, "frozen weights unchanged");
-    assert_eq!(status(&fixture), (Some(step), vec![], error.to_string()));
-    assert!(!fixture.out("out").join("adapter").exists(), "such a product is not this run's");
 }
 
 /// What a loop saves beside its tensors: while it is written, a byte of theirs turns on the disk.

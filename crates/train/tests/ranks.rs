@@ -4,7 +4,7 @@ mod common;
 
 use common::{Fixture, Watch, checkpoints, files};
 use record::Record;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use train::{Outcome, TrainError};
 
 fn product(outcome: Outcome) -> PathBuf {
@@ -50,6 +50,8 @@ fn every_topology_leaves_the_bytes_of_one_rank() {
             assert!(files(&theirs) == files(&whole), "{model} {name}: the product");
             let (ours, theirs) = (fixture.out("one"), fixture.out(name));
             assert!(checkpoints(&ours) == checkpoints(&theirs), "{model} {name}: checkpoints");
+            let states = |run: &Path| std::fs::read(run.join(record::TENSORS_FILE)).unwrap();
+            assert!(states(&ours) == states(&theirs), "{model} {name}: hashes of every tensor");
             check_memory(&Record::read(&theirs).unwrap(), if name == "all" { 8 } else { 2 });
             assert_eq!(watch.saved.len(), 2, "the first rank is told");
         }

@@ -44,6 +44,14 @@ fn a_finished_run_says_what_ran_and_is_sealed() {
     assert_eq!(attention.kernel, "plain", "the slow executor has one way");
     let steps: Vec<_> = record.tensors.iter().map(|at| at.step).collect();
     assert_eq!(steps, [0, 3, 6, 8]);
+    let folder = fixture.out("out");
+    let states = fs::read_to_string(folder.join(TENSORS_FILE)).unwrap();
+    for state in states.lines() {
+        let state: serde_json::Value = serde_json::from_str(state).unwrap();
+        let hashes = state["tensors"].as_object().unwrap();
+        assert_eq!(hashes.len(), 21 + 2 * 14, "of frozen tensors too: {hashes:?}");
+        assert!(hashes["model.norm.weight"].as_str().is_some_and(|hash| hash.len() == 64));
+    }
     let gates: Vec<_> =
         record.gates.iter().map(|gate| (gate.name.as_str(), gate.verdict, gate.times)).collect();
     assert_eq!(
@@ -53,9 +61,9 @@ fn a_finished_run_says_what_ran_and_is_sealed() {
             ("trained tensors receive gradient", Verdict::Ok, 4),
             ("trained values are finite", Verdict::Ok, 4),
             ("adapters learn", Verdict::Ok, 4),
+            ("frozen weights unchanged", Verdict::Ok, 3),
             ("trained tensors changed", Verdict::Ok, 3),
             ("checkpoints read back", Verdict::Ok, 2),
-            ("frozen weights unchanged", Verdict::Ok, 1),
         ]
     );
     let folder = fixture.out("out");
@@ -195,6 +203,79 @@ fn a_resumed_run_keeps_the_code_and_the_machine_of_each_session() {
     assert_eq!(fs::read(folder.join("changes.patch")).unwrap(), b"first");
     assert_eq!(fs::read(folder.join("changes-3.patch")).unwrap(), b"third");
     assert_eq!(record.git, record.sessions[2].git, "the newest");
+}
+
+/// Everything in a record but what belongs to its whole life: its sessions, and the gates so far.
+fn of_what_ran(record: &Record) -> serde_json::Value {
+    let mut record = serde_json::to_value(record).unwrap();
+    for whole_life in ["sessions", "gates"] {
+        record.as_object_mut().unwrap().remove(whole_life).unwrap();
+    }
+    record["memory"]["peak_resident_bytes"].take();
+    for setting in record["settings"].as_array_mut().unwrap() {
+        if setting["key"] == "out" {
+            setting.take();
+        }
+    }
+    record
+}
+
+#[test]
+fn the_record_of_a_run_that_goes_on_says_what_runs_now() {
+    let fixture = Fixture::new("llama");
+    let elsewhere = Surroundings {
+        directory: "/elsewhere".into(),
+        device: "other".into(),
+        allow_changed: ["settings", "program", "version"].map(str::to_owned).into(),
+        ..surroundings()
+    };
+    let run = |out: &str, more: &str, resume: bool| {
+        fixture.run_in(&elsewhere, out, more, resume, |_| (), &mut Watch::default()).unwrap();
+        Record::read(&fixture.out(out)).unwrap()
+    };
+    fixture.run("out", "", false, &mut Watch::stopping_after(4)).unwrap();
+    let louder = run("out", "alpha = 64.0\n", true);
+    assert_eq!(louder.adapters[0].scale, 4.0);
+
+    // Without a checkpoint the run begins again, and its record is that of a run which only this session made.
+    let other = "rank = 4\ntargets = [\"q_proj\"]\n";
+    fixture.run("again", "", false, &mut Watch::stopping_after(2)).unwrap();
+    let folder = fixture.out("again");
+    fs::remove_dir_all(folder.join("checkpoints")).unwrap();
+    as_killed(&folder);
+    let mut older = Record::read(&folder).unwrap();
+    older.version = "0.0.0".into();
+    older.identity.hashes.insert("version".into(), older.version.clone());
+    older.write(&folder).unwrap();
+    let (again, fresh) = (run("again", other, true), run("fresh", other, false));
+    assert_eq!(of_what_ran(&again), of_what_ran(&fresh));
+    assert_eq!(again.sessions.len(), 2);
+}
+
+/// There are no gradients to judge then, and nothing that a step of the session has made.
+#[test]
+fn a_run_that_goes_on_with_no_step_left_judges_none_and_ends_with_its_checkpoint() {
+    let fixture = Fixture::new("llama");
+    fixture.run("out", "", false, &mut Watch::stopping_after(4)).unwrap();
+    let folder = fixture.out("out");
+    let stopped = Record::read(&folder).unwrap();
+    let states = fs::read(folder.join(TENSORS_FILE)).unwrap();
+    let allowing = Surroundings {
+        allow_changed: ["settings", "order"].map(str::to_owned).into(),
+        ..surroundings()
+    };
+    let mut watch = Watch::default();
+    fixture.run_in(&allowing, "out", "max_steps = 4\n", true, |_| (), &mut watch).unwrap();
+    assert!(watch.events.is_empty());
+    let record = Record::read(&folder).unwrap();
+    assert!(matches!(record.status, Status::Finished { step: 4, .. }), "{:?}", record.status);
+    let (before, [loaded]) = record.gates.split_at(stopped.gates.len()) else { panic!() };
+    assert_eq!(before, stopped.gates);
+    let held = (loaded.name.as_str(), loaded.figure.as_str(), loaded.verdict, loaded.step);
+    assert_eq!(held, (train::gates::RESUMED, "28 of 28", Verdict::Ok, 4));
+    assert_eq!(record.tensors, stopped.tensors);
+    assert_eq!(fs::read(folder.join(TENSORS_FILE)).unwrap(), states);
+    assert!(folder.join("adapter").exists());
 }
 
 #[test]

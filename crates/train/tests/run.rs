@@ -398,6 +398,7 @@ fn a_checkpoint_of_another_model_is_refused() {
     let more = "targets = [\"layers.0.self_attn.q_proj\"]\nrank = 2\n";
     fixture.run("out", more, false, &mut Watch::stopping_after(2)).unwrap();
     let checkpoint = fixture.out("out").join("checkpoints/step-2");
+    let written = common::files(&checkpoint);
     let module = "base_model.model.model.layers.0.self_attn.q_proj";
     let names: Vec<String> = ["A", "B"]
         .iter()
@@ -425,6 +426,14 @@ fn a_checkpoint_of_another_model_is_refused() {
     let reason = refused(&short);
     assert_eq!(reason, format!("`{}` has 508 bytes of F32, not 128 of F32", names[0]));
     replace_state(&checkpoint, &whole);
+    common::as_killed(&fixture.out("out"));
+    // Such as the model takes, and yet not the run's.
+    let error = fixture.run("out", more, true, &mut Watch::default()).unwrap_err();
+    let TrainError::Gate { step: 2, gate } = &error else { panic!("{error}") };
+    assert_eq!((&*gate.name, gate.figure.starts_with("2 of 2 ")), (train::gates::RESUMED, true));
+    for (name, bytes) in written {
+        std::fs::write(checkpoint.join(name), bytes).unwrap();
+    }
     common::as_killed(&fixture.out("out"));
     product(fixture.run("out", more, true, &mut Watch::default()).unwrap());
 }

@@ -270,7 +270,7 @@ fn identity(html: &mut String, record: &Record) {
         row(name, hash);
     }
     for at in [record.tensors.first(), record.tensors.last()].into_iter().flatten() {
-        row(&format!("trained tensors after step {}", at.step), &at.sha256);
+        row(&format!("tensors after step {}", at.step), &at.sha256);
     }
     let code = match &record.git {
         Git::NoRepository => "no git repository".to_owned(),

@@ -204,12 +204,11 @@ impl Run<'_, '_> {
                 kept.recorder.also_runs(roller);
             }
         }
-        if done == 0 {
-            let recorder = kept.as_mut().map(|kept| &mut kept.recorder);
-            self.engines.served(|trainer| {
-                recorder.map_or(Ok(()), |recorder| Ok(recorder.tensors(trainer, 0, 0)?))
-            })?;
-        }
+        let recorder = kept.as_mut().map(|kept| &mut kept.recorder);
+        self.engines.served(|trainer| {
+            let begin = |recorder: &mut Recorder| recorder.tensors(trainer, done, progress.updates);
+            Ok(recorder.map_or(Ok(()), begin)?)
+        })?;
         self.sync(done, Since::Anything)?;
         if done == 0 {
             self.evaluate(kept, 0, observer)?;
@@ -250,7 +249,6 @@ impl Run<'_, '_> {
         self.engines.served(|trainer| {
             let Some(kept) = kept else { return Ok(()) };
             kept.recorder.tensors(trainer, step, progress.updates)?;
-            kept.recorder.frozen(trainer, step)?;
             match self.resolved.train.lora() {
                 Some(spec) => {
                     let base = &self.resolved.train.model.value;

@@ -94,13 +94,13 @@ fn text(found: &Difference) -> String {
     };
     text += &match &found.first_differing_tensors {
         None if found.common_states == 0 => String::new(),
-        None => format!("trained tensors: the same bytes in all {} states\n", found.common_states),
+        None => format!("tensors: the same bytes in all {} states\n", found.common_states),
         Some((step, names)) => {
             const NAMED: usize = 5;
             let more = names.len().saturating_sub(NAMED);
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             let named: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
-            format!("trained tensors: differ after step {step}: {}{more}\n", named.join(", "))
+            format!("tensors: differ after step {step}: {}{more}\n", named.join(", "))
         }
     };
     text += if !found.has_common() {

@@ -201,12 +201,11 @@ impl Run<'_, '_> {
         self.initialise();
         Space::of(self.engine).check(folder, self.resolved.keep_checkpoints.value)?;
         let mut evaluations = Evaluations::default();
-        if done == 0 {
-            recorder.tensors(self.engine, 0, 0)?;
-        } else {
+        if done > 0 {
             self.announce(Action::Load, done as u64)?;
             evaluations = run_folder::load(&run_folder::at(folder, done), self.engine, done)?;
         }
+        recorder.tensors(self.engine, done, done as u64)?;
         let end = self.steps(folder, recorder, schedule, done, evaluations, observer)?;
         if let End::Finished { step, .. } = end {
             self.finish(folder, recorder, step)?;
@@ -250,7 +249,6 @@ impl Run<'_, '_> {
         step: usize,
     ) -> Result<(), TrainError> {
         recorder.tensors(self.engine, step, step as u64)?;
-        recorder.frozen(self.engine, step)?;
         let lora = self.resolved.lora();
         recorder.memory(self.engine)?;
         let product = product::path(folder, lora.is_some());

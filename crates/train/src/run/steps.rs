@@ -24,17 +24,18 @@ use crate::run_folder::Files;
 const NAMED_SAMPLES: usize = 8;
 
 impl Run<'_, '_> {
-    /// Every step from `done` on, with gates, evaluations and checkpoints.
+    /// Every step from `begin` on, with gates, evaluations and checkpoints.
     pub(super) fn steps(
         &mut self,
         folder: &Path,
         recorder: &mut Recorder,
         mut schedule: Schedule,
-        mut done: usize,
+        begin: usize,
         mut evaluations: Evaluations,
         observer: &mut dyn Observer,
     ) -> Result<End, TrainError> {
         let steps = schedule.steps();
+        let mut done = begin;
         let lr = LearningRate::new(self.resolved, steps);
         let kept = self.resolved.keep_checkpoints.value;
         let mut files = Files::open(folder, done, self.engine, kept)?;
@@ -74,7 +75,10 @@ impl Run<'_, '_> {
             }
         }
         files.sync()?;
-        self.gate(recorder, done)?;
+        // Where no step was left there are no gradients, and the values were judged when their checkpoint was made.
+        if done > begin {
+            self.gate(recorder, done)?;
+        }
         Ok(End::Finished { step: done, early })
     }
 
