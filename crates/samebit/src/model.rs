@@ -1,6 +1,7 @@
 //! Opening a model: reference, checkpoint, tokenizer, chat template.
 
 use crate::progress::Downloads;
+use crate::sealed;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use formats::{Checkpoint, Dtype, ModelConfig};
@@ -30,6 +31,8 @@ pub(crate) struct Model {
 /// Resolves a reference and opens its checkpoint.
 pub(crate) fn open(reference: &str, source: &Source, quiet: bool) -> Result<Model> {
     let resolved = resolve(reference, source, quiet)?;
+    // It may be what a run in mode full made.
+    sealed::check_product(&resolved.path)?;
     Ok(Model { checkpoint: Checkpoint::open(&resolved.path)?, identity: resolved.identity })
 }
 

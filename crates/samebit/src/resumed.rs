@@ -86,6 +86,16 @@ fn recorded<S: RunSettings>(
     }
     let folder = std::path::absolute(run_of(run))?;
     let record = of_kind(&folder, S::KIND)?;
+    let newest = train::checkpoints(&folder)?.pop().map(|(_, path)| path);
+    if let Some(newest) =
+        newest.filter(|newest| run_of(run) != run && newest.file_name() != run.file_name())
+    {
+        bail!(
+            "{} is not the run's newest checkpoint, which is {}: name the run to go on from there, or remove later ones",
+            run.display(),
+            newest.display()
+        );
+    }
     let training = flags.training();
     let data = training.data.iter_mut().flatten().map(|source| &mut source.path);
     for path in data.chain(training.eval.iter_mut().flatten()) {

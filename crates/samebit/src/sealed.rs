@@ -42,9 +42,9 @@ impl Sealed {
     }
 }
 
-/// Refuses an adapter that lies in the folder of a run whose seal is broken.
-pub(crate) fn check_product(adapter: &Path) -> Result<()> {
-    let place = std::path::absolute(adapter)?;
+/// Refuses an adapter or a model that lies in the folder of a run whose seal is broken.
+pub(crate) fn check_product(product: &Path) -> Result<()> {
+    let place = std::path::absolute(product)?;
     let Some(run) = place.parent().filter(|run| run.join(RECORD_FILE).is_file()) else {
         return Ok(());
     };

@@ -97,6 +97,54 @@ fn folder_check(run: &str, more: &[&str]) -> (bool, String) {
 }
 
 #[test]
+fn an_older_checkpoint_than_the_newest_is_refused() {
+    let bench = bench();
+    let run = broken(&bench);
+    let older = format!("{run}/checkpoints/step-1");
+    fs::create_dir(&older).unwrap();
+    resume(&older, &[]).refused(&["step-1 is not the run's newest checkpoint", "step-2"]);
+    fs::remove_dir(&older).unwrap();
+    resume(&format!("{run}/checkpoints/step-2"), &[]).report();
+}
+
+/// Another seed's run is another run, whatever its shapes.
+#[test]
+fn what_was_edited_or_is_another_runs_is_not_gone_on_from() {
+    let bench = bench();
+    let run = broken(&bench);
+    let record = Path::new(&run).join("record.json");
+    let whole = fs::read_to_string(&record).unwrap();
+    let edited = whole.replace("0.0002", "0.0004");
+    assert_ne!(edited, whole);
+    fs::write(&record, edited).unwrap();
+    resume(&run, &[]).refused(&["record (hash) was", "cannot be resumed"]);
+    fs::write(&record, &whole).unwrap();
+    // Nothing that shapes the checkpoint's tensors is let pass, and a refusal leaves the run as it was.
+    let before = common::files(Path::new(&run));
+    let wider = resume(&run, &["--rank", "4", "--allow-changed", "settings,program,alpha"]);
+    wider.refused(&["`rank` was 16 and is 4", "other shapes"]);
+    resume(&run, &["--max-steps", "1", "--allow-changed", "settings,order"])
+        .refused(&["checkpoint after step 2", "it has 1 steps"]);
+    assert!(common::files(Path::new(&run)) == before);
+
+    samebit_in(
+        &bench.path(""),
+        &bench.train_args("other", &[&FOUR_STEPS[..], &["--seed", "7"]].concat()),
+    )
+    .report();
+    for name in [
+        "steps.jsonl",
+        "tensors.jsonl",
+        "checkpoints/step-2/state.json",
+        "checkpoints/step-2/state.safetensors",
+    ] {
+        fs::copy(bench.path("other").join(name), Path::new(&run).join(name)).unwrap();
+    }
+    let foreign = resume(&run, &[]);
+    foreign.refused(&["step-2: it is another run's", "Remove the checkpoint's folder"]);
+}
+
+#[test]
 fn check_says_whether_a_run_may_go_on_and_leaves_it_as_it_is() {
     let bench = bench();
     let run = broken(&bench);
@@ -193,7 +241,11 @@ fn the_folder_that_a_run_was_begun_in_is_needed_and_its_settings_known() {
     let mut gone = whole.clone();
     gone["directory"] = json!(bench.arg("gone"));
     fs::write(&path, gone.to_string()).unwrap();
-    resume(&run, &[]).refused(&[&bench.arg("gone"), "the run was begun there", "No such file"]);
+    resume(&run, &[]).refused(&[
+        &bench.arg("gone"),
+        "the run was last begun there",
+        "No such file",
+    ]);
     fs::write(&path, whole.to_string()).unwrap();
     resume(&run, &[]).report();
 }

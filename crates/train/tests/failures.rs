@@ -352,6 +352,34 @@ impl Observer for InTheWay {
     }
 }
 
+/// Changes a log while the run goes on.
+struct Meddling(PathBuf);
+
+impl Observer for Meddling {
+    fn step(&mut self, event: &StepEvent) -> Flow {
+        if event.step == 2 {
+            let line = fs::read_to_string(&self.0).unwrap();
+            fs::write(&self.0, line.replacen("\"step\":1", "\"step\":7", 1)).unwrap();
+        }
+        Flow::Continue
+    }
+}
+
+/// Neither a checkpoint nor a seal is made over what somebody else wrote.
+#[test]
+fn a_log_that_is_not_what_the_run_wrote_stops_it() {
+    for last in [4, 2] {
+        let fixture = Fixture::new("llama");
+        let path = fixture.out("out").join("steps.jsonl");
+        // With a checkpoint after the third step, and without one.
+        let more = format!("max_steps = {last}\n");
+        let error = fixture.run("out", &more, false, &mut Meddling(path)).unwrap_err();
+        assert!(error.to_string().contains("something else than this run wrote"), "{error}");
+        assert_eq!(status(&fixture).2, error.to_string());
+        assert!(!fixture.out("out").join("adapter").exists());
+    }
+}
+
 #[test]
 fn a_product_that_cannot_be_written_fails_the_run() {
     for (more, product) in [("", "adapter"), (FULL, "model")] {

@@ -57,6 +57,7 @@ fn a_finished_run_says_what_ran_and_is_sealed() {
     assert_eq!(
         gates,
         [
+            ("disk space is held", Verdict::Ok, 1),
             ("loss within bounds", Verdict::Ok, 8),
             ("trained tensors receive gradient", Verdict::Ok, 4),
             ("trained values are finite", Verdict::Ok, 4),
@@ -246,6 +247,7 @@ fn the_record_of_a_run_that_goes_on_says_what_runs_now() {
     let mut older = Record::read(&folder).unwrap();
     older.version = "0.0.0".into();
     older.identity.hashes.insert("version".into(), older.version.clone());
+    older.sessions[0].identity = older.identity.hash();
     older.write(&folder).unwrap();
     let (again, fresh) = (run("again", other, true), run("fresh", other, false));
     assert_eq!(of_what_ran(&again), of_what_ran(&fresh));
@@ -270,7 +272,11 @@ fn a_run_that_goes_on_with_no_step_left_judges_none_and_ends_with_its_checkpoint
     let record = Record::read(&folder).unwrap();
     assert!(matches!(record.status, Status::Finished { step: 4, .. }), "{:?}", record.status);
     let (before, [loaded]) = record.gates.split_at(stopped.gates.len()) else { panic!() };
-    assert_eq!(before, stopped.gates);
+    let judged = |gates: &[record::Gate]| {
+        let of_steps = gates.iter().filter(|gate| gate.step > 0);
+        of_steps.cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(judged(before), judged(&stopped.gates));
     let held = (loaded.name.as_str(), loaded.figure.as_str(), loaded.verdict, loaded.step);
     assert_eq!(held, (train::gates::RESUMED, "28 of 28", Verdict::Ok, 4));
     assert_eq!(record.tensors, stopped.tensors);

@@ -11,7 +11,7 @@ use formats::peft::{Adapter, TargetModules};
 use formats::safetensors::{self, OutputTensor};
 use oracle::{Oracle, Precision};
 use program::ops::{Collective, Group};
-use record::{Record, RecordError, Status};
+use record::{Record, RecordError};
 use serde_json::{Value, json};
 use std::path::Path;
 use train::{Outcome, Run, RunError, TrainError};
@@ -170,7 +170,11 @@ fn what_changed_since_the_run_began_is_named() {
         other => panic!("{other}"),
     };
     assert_eq!(changed(&fixture, "weight_decay = 0.1\n"), ["weight_decay"]);
-    assert!(changed(&fixture, "rank = 4\n").contains(&"rank".to_owned()));
+    for (more, key) in [("rank = 4\n", "rank"), ("targets = [\"q_proj\"]\n", "targets")] {
+        let error = folder_error(fixture.run("out", more, true, &mut Watch::default()));
+        let RunError::OtherShapes { changes, .. } = error else { panic!("{error}") };
+        assert_eq!(changes.iter().map(|change| &*change.key).collect::<Vec<_>>(), [key]);
+    }
 
     // Another data set, and another model of the same shape, over the same run folder.
     let lines: Vec<String> =
@@ -278,9 +282,8 @@ fn a_checkpoint_goes_on_with_the_logs_of_its_run_alone() {
     }
     let folder = fixture.out("out");
     // As a kill leaves it: what its end says of its files is another guard.
+    common::as_killed(&folder);
     let mut record = Record::read(&folder).unwrap();
-    record.status = Status::Running;
-    record.write(&folder).unwrap();
     let refused = |log: &str| {
         let error = folder_error(fixture.run("out", "", true, &mut Watch::default()));
         assert!(
