@@ -198,6 +198,12 @@ fn a_merge_that_loses_the_adapter_is_refused() {
     let shape = [shape[0], shape[1]];
     let untrained = adapter_of(&bench, "zero", down, shape, 0.0);
     refused(&bench, &untrained, &[], &["its B are zero", "--no-check"]);
+    for kind in ["--gguf", "--lora-gguf"] {
+        let (model, file) = (bench.model(), bench.arg("untrained.gguf"));
+        samebit(&["export", &model, "--adapter", &untrained, kind, &file])
+            .refused(&["its B are zero", "was it trained?"]);
+        assert!(!bench.path("untrained.gguf").exists());
+    }
     let report = merge(&bench, &untrained, "unchecked", &["--no-check"]);
     assert_eq!(report["check"], Value::Null);
     let faint = adapter_of(&bench, "faint", down, shape, 1e-4);

@@ -112,6 +112,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
         None => None,
     };
     let modules = adapter.as_ref().map_or(0, |a| a.modules().len());
+    if let Some(adapter) = &adapter {
+        refuse_untrained(adapter)?;
+    }
     let written = match (&args.target.lora_gguf, &adapter) {
         (Some(file), Some(adapter)) => write_adapter(file, adapter, &model)?,
         _ => {
@@ -122,6 +125,21 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let tensors = written.tensors.iter().map(|(dtype, &n)| (dtype.to_string(), n)).collect();
     let report = Exported { file: file.clone(), bytes: written.bytes, tensors, modules, base };
     output::report(args.json, &report, text)
+}
+
+/// Refuses an adapter that changes nothing, as `merge` does by comparing logits.
+fn refuse_untrained(adapter: &Adapter) -> Result<()> {
+    for module in adapter.modules() {
+        let mut b = vec![0f32; module.out_features * module.rank];
+        adapter.read_b(module, &mut b)?;
+        if b.iter().any(|&x| x != 0.0) {
+            return Ok(());
+        }
+    }
+    bail!(
+        "{}: its B are zero, so that it changes nothing and there is nothing to export (was it trained?)",
+        adapter.path().display()
+    )
 }
 
 fn write_adapter(file: &Path, adapter: &Adapter, model: &Model) -> Result<Written> {
