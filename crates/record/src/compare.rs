@@ -61,7 +61,8 @@ pub struct Difference {
 impl Difference {
     /// Whether there is any number, tensor or file that both runs have.
     pub fn has_common(&self) -> bool {
-        self.common_steps + self.common_states + self.common_evaluations + self.product_files > 0
+        let common = [self.common_steps, self.common_states, self.common_evaluations];
+        common.iter().chain([&self.product_files]).any(|&count| count > 0)
     }
 
     /// Whether every number and tensor that both runs have is the same, and there is one.

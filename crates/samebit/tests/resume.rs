@@ -96,6 +96,25 @@ fn folder_check(run: &str, more: &[&str]) -> (bool, String) {
     (last["verdict"] == "ok", last["figure"].as_str().unwrap().to_owned())
 }
 
+/// Nobody reads what it says any more: a terminal was closed, a pipe's reader has ended.
+#[test]
+fn a_run_outlives_its_error_stream() {
+    let bench = bench();
+    let mut args = bench.train_args("run", &FOUR_STEPS);
+    args.retain(|arg| arg != "--json");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_samebit"))
+        .args(args)
+        .current_dir(bench.path(""))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stderr.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let shown = samebit(&["show", &bench.arg("run"), "--json"]).report();
+    assert_eq!(shown["standing"], "finished");
+}
+
 #[test]
 fn an_older_checkpoint_than_the_newest_is_refused() {
     let bench = bench();

@@ -339,6 +339,22 @@ fn a_changed_binary_or_template_is_refused_by_name_unless_it_is_let_pass() {
     assert!(first.changed.is_empty() && record.identity.hashes["binary"] == "b2");
 }
 
+/// A process that is killed while it goes on with a stopped run leaves halves of its own files there.
+#[test]
+fn what_a_killed_process_leaves_does_not_break_a_stopped_run() {
+    let fixture = Fixture::new("llama");
+    fixture.run("out", "", false, &mut Watch::stopping_after(4)).unwrap();
+    let folder = fixture.out("out");
+    for left in [".writing-room-for-record", ".writing-record", "checkpoints/.writing-step"] {
+        fs::write(folder.join(left), "half").unwrap();
+    }
+    let intact = seal(&folder).unwrap().verify(&folder, None).unwrap();
+    assert_eq!(intact, vec![]);
+    fixture.run("out", "", true, &mut Watch::default()).unwrap();
+    assert!(!folder.join(".writing-record").exists(), "it is removed");
+    assert_eq!(seal(&folder).unwrap().verify(&folder, None).unwrap(), vec![]);
+}
+
 /// What a gate said of steps that are made again is not the run's any more.
 #[test]
 fn a_gate_that_failed_in_a_step_that_is_made_again_does_not_stay() {

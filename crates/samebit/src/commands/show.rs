@@ -154,6 +154,12 @@ fn session_code(session: &Session) -> String {
         Git::Repository(repository) => {
             let commit = repository.commit.as_deref().unwrap_or("no commit");
             match &repository.patch {
+                None if repository.commit.is_none() => {
+                    format!(
+                        "no commit yet; {} untracked files, of which nothing is kept",
+                        repository.untracked
+                    )
+                }
                 None => format!("{commit}, clean, {} untracked", repository.untracked),
                 Some(patch) if patch.is_kept() => {
                     let file = session.patch.as_deref().unwrap_or(record::PATCH_FILE);
