@@ -60,6 +60,18 @@ fn columns_that_are_missing_or_of_another_type_are_named() {
 }
 
 #[test]
+fn prompts_are_read_from_lines_and_not_from_a_table() {
+    let prompts = |name: &str| {
+        let corpus = Corpus::open(&[Source::new(golden(name))]).unwrap();
+        corpus.prompts().map(|rows| rows.len())
+    };
+    let error = prompts("pairs.parquet").unwrap_err();
+    assert!(matches!(&error, DataError::PromptTable { path } if path.ends_with("pairs.parquet")));
+    assert!(error.to_string().contains("convert the table"), "{error}");
+    assert!(prompts("pairs.jsonl").unwrap() > 0);
+}
+
+#[test]
 fn a_file_that_is_no_table_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.parquet");

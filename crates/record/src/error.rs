@@ -82,14 +82,6 @@ pub enum RecordError {
         "an annotation needs words: say what falls (--falls), what survives (--survives), or a note"
     )]
     EmptyAnnotation,
-    /// The index of runs.
-    #[error("the index {}: {source}; remove the file to have it built again", path.display())]
-    Index {
-        /// The database.
-        path: PathBuf,
-        /// What SQLite says.
-        source: Box<rusqlite::Error>,
-    },
 }
 
 /// Names the action and the path of an operating system's refusal.

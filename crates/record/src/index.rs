@@ -1,5 +1,5 @@
 //! The list of runs under a folder: a SQLite database of what their records say, made and mended from the folders
-//! whenever it is asked. It holds nothing that they do not.
+//! whenever it is asked. It holds nothing that they do not, so that where it cannot be had the folders are read instead.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,8 +10,8 @@ use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::error::RecordError;
-use crate::record::{RECORD_FILE, Record, find};
+use crate::error::{RecordError, io};
+use crate::record::{RECORD_FILE, Record, find, is_run};
 use crate::rows::{self, STEPS_FILE};
 use crate::seal::SEAL_FILE;
 
@@ -54,36 +54,34 @@ pub struct Listed {
 #[derive(Debug)]
 pub struct Index {
     root: PathBuf,
-    path: PathBuf,
-    database: Connection,
+    /// `None` where it cannot be written, or would be in a run.
+    database: Option<Connection>,
 }
 
 impl Index {
     /// Opens the index of a root, or makes one. One that is damaged, of another version, or asked to be built again is
-    /// thrown away first; where the folder cannot be written, holds no run, or is one, the index lives in memory.
+    /// thrown away first. There is none where the folder cannot be written, holds no run, or is a run's own or in one: a
+    /// look at a run leaves no file in what is sealed.
     ///
     /// # Errors
-    /// [`RecordError::Index`]; [`RecordError::Io`] for the root.
+    /// [`RecordError::Io`] for the root.
     pub fn open(root: &Path, rebuild: bool) -> Result<Index, RecordError> {
         let path = root.join(INDEX_FILE);
+        let (root, without) = (root.to_owned(), None);
+        if lies_in_run(&root)? {
+            return Ok(Index { root, database: without });
+        }
         if rebuild {
             let _ = fs::remove_file(&path);
         }
-        // A run's own folder holds what was sealed, and nothing of ours.
-        let is_run = root.join(RECORD_FILE).exists();
-        if is_run || (!path.exists() && find(root, DEPTH)?.is_empty()) {
-            let database = Connection::open_in_memory().and_then(prepared);
-            let database = database.map_err(|source| index_error(&path, source))?;
-            return Ok(Index { root: root.to_owned(), path, database });
+        if !path.exists() && find(&root, DEPTH)?.is_empty() {
+            return Ok(Index { root, database: without });
         }
-        let database = Self::database(&path)
-            .or_else(|_| {
-                let _ = fs::remove_file(&path);
-                Self::database(&path)
-            })
-            .or_else(|_| Connection::open_in_memory().and_then(prepared))
-            .map_err(|source| index_error(&path, source))?;
-        Ok(Index { root: root.to_owned(), path, database })
+        let database = Self::database(&path).or_else(|_| {
+            let _ = fs::remove_file(&path);
+            Self::database(&path)
+        });
+        Ok(Index { root, database: database.ok() })
     }
 
     fn database(path: &Path) -> Result<Connection, rusqlite::Error> {
@@ -97,61 +95,79 @@ impl Index {
         Ok(database)
     }
 
-    /// Looks at every run's files again and lists the runs, in order of their folders. Only what changed is read.
+    /// Looks at every run's files again and lists the runs, in order of their folders. Only what changed is read; without
+    /// an index, or with one that cannot be written any more (a full disk), everything is.
     ///
     /// # Errors
-    /// [`RecordError::Index`]; [`RecordError::Io`] for the root.
+    /// [`RecordError::Io`] for the root.
     pub fn refresh(&mut self) -> Result<Vec<Listed>, RecordError> {
         let folders = find(&self.root, DEPTH)?;
-        let listed = self.update(&folders).map_err(|source| index_error(&self.path, source))?;
-        Ok(listed)
-    }
-
-    fn update(&mut self, folders: &[PathBuf]) -> Result<Vec<Listed>, rusqlite::Error> {
-        let transaction = self.database.transaction()?;
-        let mut kept = BTreeSet::new();
-        let mut listed = Vec::with_capacity(folders.len());
-        for folder in folders {
-            let path = folder.strip_prefix(&self.root).unwrap_or(folder);
-            let key = path.to_string_lossy().into_owned();
-            let stamp = stamp(folder);
-            let known: Option<String> = transaction
-                .query_row(
-                    "SELECT run FROM runs WHERE path = ?1 AND stamp = ?2",
-                    params![key, stamp],
-                    |row| row.get(0),
-                )
-                .optional()?;
-            let run = match known.and_then(|text| serde_json::from_str(&text).ok()) {
-                Some(run) => run,
-                None => {
-                    let run = look(folder, path);
-                    let text = serde_json::to_string(&run).unwrap_or_default();
-                    transaction.execute(
-                        "INSERT OR REPLACE INTO runs (path, stamp, run) VALUES (?1, ?2, ?3)",
-                        params![key, stamp, text],
-                    )?;
-                    run
-                }
-            };
-            kept.insert(key);
-            listed.push(run);
-        }
-        let gone: Vec<String> = {
-            let mut paths = transaction.prepare("SELECT path FROM runs")?;
-            let paths = paths.query_map([], |row| row.get(0))?;
-            paths.filter_map(Result::ok).filter(|path| !kept.contains(path)).collect()
+        let indexed =
+            self.database.as_mut().and_then(|database| update(database, &self.root, &folders).ok());
+        let read = || {
+            let look = |folder: &PathBuf| look(folder, below(&self.root, folder));
+            folders.iter().map(look).collect()
         };
-        for path in gone {
-            transaction.execute("DELETE FROM runs WHERE path = ?1", params![path])?;
-        }
-        transaction.commit()?;
-        Ok(listed)
+        Ok(indexed.unwrap_or_else(read))
     }
 }
 
-fn index_error(path: &Path, source: rusqlite::Error) -> RecordError {
-    RecordError::Index { path: path.to_owned(), source: Box::new(source) }
+/// Brings a database up to what the folders hold, and lists them.
+fn update(
+    database: &mut Connection,
+    root: &Path,
+    folders: &[PathBuf],
+) -> Result<Vec<Listed>, rusqlite::Error> {
+    let transaction = database.transaction()?;
+    let mut kept = BTreeSet::new();
+    let mut listed = Vec::with_capacity(folders.len());
+    for folder in folders {
+        let path = below(root, folder);
+        let key = path.to_string_lossy().into_owned();
+        let stamp = stamp(folder);
+        let known: Option<String> = transaction
+            .query_row(
+                "SELECT run FROM runs WHERE path = ?1 AND stamp = ?2",
+                params![key, stamp],
+                |row| row.get(0),
+            )
+            .optional()?;
+        let run = match known.and_then(|text| serde_json::from_str(&text).ok()) {
+            Some(run) => run,
+            None => {
+                let run = look(folder, path);
+                let text = serde_json::to_string(&run).unwrap_or_default();
+                transaction.execute(
+                    "INSERT OR REPLACE INTO runs (path, stamp, run) VALUES (?1, ?2, ?3)",
+                    params![key, stamp, text],
+                )?;
+                run
+            }
+        };
+        kept.insert(key);
+        listed.push(run);
+    }
+    let gone: Vec<String> = {
+        let mut paths = transaction.prepare("SELECT path FROM runs")?;
+        let paths = paths.query_map([], |row| row.get(0))?;
+        paths.filter_map(Result::ok).filter(|path| !kept.contains(path)).collect()
+    };
+    for path in gone {
+        transaction.execute("DELETE FROM runs WHERE path = ?1", params![path])?;
+    }
+    transaction.commit()?;
+    Ok(listed)
+}
+
+/// A folder's path from the root.
+fn below<'a>(root: &Path, folder: &'a Path) -> &'a Path {
+    folder.strip_prefix(root).unwrap_or(folder)
+}
+
+/// Whether a folder is a run's, or lies in one.
+fn lies_in_run(folder: &Path) -> Result<bool, RecordError> {
+    let place = folder.canonicalize().map_err(io("read", folder))?;
+    Ok(place.ancestors().any(is_run))
 }
 
 /// A database with the table of this version.
@@ -224,10 +240,12 @@ fn first_line(folder: &Path) -> Option<Map<String, Value>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::seal::LOCK_FILE;
 
     /// Paths that the database holds.
     fn known(index: &Index) -> Vec<String> {
-        let mut paths = index.database.prepare("SELECT path FROM runs ORDER BY path").unwrap();
+        let database = index.database.as_ref().unwrap();
+        let mut paths = database.prepare("SELECT path FROM runs ORDER BY path").unwrap();
         let paths = paths.query_map([], |row| row.get(0)).unwrap();
         paths.collect::<Result<_, _>>().unwrap()
     }
@@ -247,6 +265,45 @@ mod tests {
         assert_eq!(known(&index), ["b"]);
     }
 
+    /// A root with one run, whose record cannot be read.
+    fn one_run() -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("run/adapter")).unwrap();
+        fs::write(root.path().join("run").join(RECORD_FILE), "{}").unwrap();
+        root
+    }
+
+    #[test]
+    fn a_database_that_fails_is_done_without() {
+        let root = one_run();
+        let mut index = Index::open(root.path(), false).unwrap();
+        let listed = index.refresh().unwrap();
+        assert_eq!(listed.len(), 1);
+        let other = Connection::open(root.path().join(INDEX_FILE)).unwrap();
+        other.execute_batch("DROP TABLE runs").unwrap();
+        assert!(update(index.database.as_mut().unwrap(), root.path(), &[]).is_err());
+        assert_eq!(index.refresh().unwrap(), listed);
+    }
+
+    #[test]
+    fn no_index_is_made_or_taken_away_in_a_run() {
+        let root = one_run();
+        let stray = root.path().join("run").join(INDEX_FILE);
+        fs::write(&stray, "of another version").unwrap();
+        for (place, runs) in [("run", 1), ("run/adapter", 0)] {
+            for rebuild in [false, true] {
+                let mut index = Index::open(&root.path().join(place), rebuild).unwrap();
+                assert!(index.database.is_none());
+                assert_eq!(index.refresh().unwrap().len(), runs, "{place}");
+            }
+        }
+        assert_eq!(fs::read(&stray).unwrap(), b"of another version");
+        assert_eq!(fs::read_dir(root.path().join("run/adapter")).unwrap().count(), 0);
+        assert!(Index::open(root.path(), false).unwrap().database.is_some());
+        let error = Index::open(&root.path().join("gone"), false).unwrap_err();
+        assert!(matches!(error, RecordError::Io { action: "read", .. }), "{error}");
+    }
+
     #[test]
     fn a_folder_without_runs_gets_no_index() {
         let root = tempfile::tempdir().unwrap();
@@ -264,5 +321,33 @@ mod tests {
         }
         assert_eq!(find(root.path(), DEPTH).unwrap(), [near]);
         assert!(find(root.path(), 0).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_run_without_its_record_is_listed_with_the_reason() {
+        let root = tempfile::tempdir().unwrap();
+        let make = |folder: &str, files: &[&str]| {
+            fs::create_dir(root.path().join(folder)).unwrap();
+            for file in files {
+                fs::write(root.path().join(folder).join(file), "").unwrap();
+            }
+        };
+        make("sealed", &[SEAL_FILE]);
+        make("killed", &[STEPS_FILE, LOCK_FILE]);
+        // What is not a run, and a lock that a run left which never began.
+        make("data", &[STEPS_FILE]);
+        make("begun", &[LOCK_FILE]);
+        fs::create_dir_all(root.path().join("folder").join(RECORD_FILE)).unwrap();
+        fs::create_dir(root.path().join("linked")).unwrap();
+        let link = root.path().join("linked").join(RECORD_FILE);
+        std::os::unix::fs::symlink("nowhere", link).unwrap();
+        let listed = Index::open(root.path(), false).unwrap().refresh().unwrap();
+        let paths: Vec<_> = listed.iter().map(|run| run.path.to_str().unwrap()).collect();
+        assert_eq!(paths, ["folder", "killed", "linked", "sealed"]);
+        for run in listed {
+            assert_eq!(run.state, "unreadable");
+            let why = run.unreadable.unwrap();
+            assert!(why.contains("record.json"), "{why}");
+        }
     }
 }

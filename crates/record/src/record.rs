@@ -16,6 +16,8 @@ use crate::git::Git;
 use crate::identity::{Change, Identity};
 use crate::machine::{Binary, Machine};
 use crate::process::{Life, ProcessId};
+use crate::rows::STEPS_FILE;
+use crate::seal::{LOCK_FILE, SEAL_FILE};
 
 /// The record's file.
 pub const RECORD_FILE: &str = "record.json";
@@ -335,7 +337,10 @@ impl Record {
             return Err(RecordError::NoRun { path: folder.to_owned(), file: RECORD_FILE });
         }
         let value: Value = durable::read_json(&path).map_err(damaged)?;
-        let found = value["format"].as_u64().unwrap_or(0);
+        let Some(found) = value["format"].as_u64() else {
+            let reason = "it has no number `format`".to_owned();
+            return Err(damaged(RecordError::Malformed { path, reason }));
+        };
         if found != u64::from(FORMAT) {
             let version = value["version"].as_str().unwrap_or("unknown").to_owned();
             return Err(RecordError::Format { path, found, known: FORMAT, version });
@@ -390,7 +395,13 @@ fn damaged(error: RecordError) -> RecordError {
     }
 }
 
-/// Folders under a root that hold a record, sorted; `depth` levels below the root are looked at.
+/// Whether a folder is a run's: it holds a record, whatever became of it, or what only a run has beside one.
+pub(crate) fn is_run(folder: &Path) -> bool {
+    let has = |name: &str| fs::symlink_metadata(folder.join(name)).is_ok();
+    has(RECORD_FILE) || has(SEAL_FILE) || (has(STEPS_FILE) && has(LOCK_FILE))
+}
+
+/// Folders of runs under a root, sorted; `depth` levels below the root are looked at.
 ///
 /// # Errors
 /// [`RecordError::Io`] for the root itself; a folder below it that cannot be read holds no run that could be shown.
@@ -399,7 +410,7 @@ pub fn find(root: &Path, depth: usize) -> Result<Vec<PathBuf>, RecordError> {
     let mut waiting = vec![(root.to_owned(), depth)];
     fs::read_dir(root).map_err(crate::error::io("read", root))?;
     while let Some((folder, left)) = waiting.pop() {
-        if folder.join(RECORD_FILE).is_file() {
+        if is_run(&folder) {
             found.push(folder);
             continue;
         }

@@ -39,8 +39,10 @@ fn what_is_no_record_is_refused_by_name() {
         assert!(matches!(error, RecordError::Malformed { .. }) && told, "{said}");
     };
     damaged(Record::read(&folder.path()).unwrap_err());
-    fs::write(&path, "").unwrap();
-    damaged(Record::read(&folder.path()).unwrap_err());
+    for text in ["", "{}", "[]"] {
+        fs::write(&path, text).unwrap();
+        damaged(Record::read(&folder.path()).unwrap_err());
+    }
 }
 
 #[test]

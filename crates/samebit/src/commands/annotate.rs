@@ -2,7 +2,9 @@
 
 use crate::commands::show;
 use crate::output;
+use crate::sealed::Sealed;
 use anyhow::Result;
+use record::Record;
 use std::path::PathBuf;
 
 /// Arguments of `samebit annotate`.
@@ -26,6 +28,10 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Result<()> {
     let note = record::annotate(&args.run, args.falls, args.survives, args.note)?;
+    let seal = Sealed::of(&args.run, &Record::read(&args.run)?, None)?;
+    if let Err(broken) = seal.intact(&args.run) {
+        output::warn(&format!("the note stands, and {broken}"));
+    }
     output::report(args.json, &note, |note| {
         format!("added beside the record, which stays as it is{}", show::annotation(note))
     })

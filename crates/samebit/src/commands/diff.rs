@@ -14,7 +14,7 @@ pub(crate) struct Args {
     first: PathBuf,
     /// The second run's folder
     second: PathBuf,
-    /// Exit with 1 where a number or a tensor differs
+    /// Exit with 1 where a number or a tensor differs, or the runs have none in common
     #[arg(long)]
     exit_code: bool,
     /// Machine-readable
@@ -45,10 +45,13 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Err(error) => return intact().and(Err(error.into())),
     };
     let intact = intact();
-    let same_bits = found.same_bits();
+    let (has_common, same_bits) = (found.has_common(), found.same_bits());
     let compared = Compared { found, same_bits, seals };
     output::report(args.json, &compared, |compared| text(&compared.found))?;
     intact?;
+    if args.exit_code && !has_common {
+        bail!("the runs have no step, state or product in common: nothing was compared");
+    }
     if args.exit_code && !same_bits {
         bail!("the runs have not the same bits");
     }

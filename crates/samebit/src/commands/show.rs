@@ -2,9 +2,9 @@
 
 use crate::output::{self, Table, duration, thousands};
 use crate::sealed::Sealed;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use program::ledger::Bytes;
-use record::{Annotation, Git, Record, Session, Standing, Status, Verdict};
+use record::{Annotation, Git, Record, RecordError, Session, Standing, Status, Verdict};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -29,6 +29,9 @@ struct Shown {
     standing: String,
     seal: Sealed,
     annotations: Vec<Annotation>,
+    /// Why notes cannot be read, if they cannot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unreadable_annotations: Option<String>,
     record: Record,
 }
 
@@ -40,10 +43,20 @@ pub(crate) fn run(args: Args) -> Result<()> {
         let html = record::report::html(&args.run, &record)?;
         std::fs::write(file, html).with_context(|| format!("cannot write {}", file.display()))?;
     }
-    let annotations = record::annotations(&args.run)?;
-    let shown = Shown { standing: record.standing().to_string(), seal, annotations, record };
+    // Anybody may write notes: one that is damaged hides no run.
+    let (annotations, unreadable_annotations) = match record::annotations(&args.run) {
+        Ok(annotations) => (annotations, None),
+        Err(error @ RecordError::Malformed { .. }) => (Vec::new(), Some(error.to_string())),
+        Err(error) => return Err(error.into()),
+    };
+    let standing = record.standing().to_string();
+    let shown = Shown { standing, seal, annotations, unreadable_annotations, record };
     output::report(args.json, &shown, text)?;
-    shown.seal.intact(&args.run)
+    shown.seal.intact(&args.run)?;
+    match shown.unreadable_annotations {
+        Some(why) => bail!("{why}; mend the line, or remove it"),
+        None => Ok(()),
+    }
 }
 
 fn text(shown: &Shown) -> String {
@@ -79,6 +92,9 @@ fn text(shown: &Shown) -> String {
     for at in &record.tensors {
         let name = format!("tensors, step {}", at.step);
         text += &format!("  {name:16} {}\n", at.sha256);
+    }
+    if let Some(why) = &shown.unreadable_annotations {
+        text += &format!("\nnotes that cannot be read: {}\n", plain(why));
     }
     for note in &shown.annotations {
         text += &annotation(note);
