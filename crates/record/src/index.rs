@@ -147,12 +147,12 @@ fn update(
         kept.insert(key);
         listed.push(run);
     }
-    let gone: Vec<String> = {
+    let known: Vec<String> = {
         let mut paths = transaction.prepare("SELECT path FROM runs")?;
         let paths = paths.query_map([], |row| row.get(0))?;
-        paths.filter_map(Result::ok).filter(|path| !kept.contains(path)).collect()
+        paths.collect::<Result<_, _>>()?
     };
-    for path in gone {
+    for path in known.iter().filter(|path| !kept.contains(*path)) {
         transaction.execute("DELETE FROM runs WHERE path = ?1", params![path])?;
     }
     transaction.commit()?;

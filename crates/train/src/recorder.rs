@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use engine::Engine;
 use record::{
     Change, Clock, Gate, Identity, KernelUse, PhaseBytes, RankMemory, Reading, Record, RecordError,
-    Reserve, Rows, Session, SigningKey, Status, TENSORS_FILE, TensorsAt, Verdict, durable,
+    Reserve, Rows, SigningKey, Status, TENSORS_FILE, TensorsAt, Verdict, durable,
 };
 
 use crate::contents;
@@ -106,25 +106,18 @@ impl Recorder {
         let key = surroundings.signing_key.as_deref().map(record::read_signing_key).transpose()?;
         let clock = Clock::start(Reading::now());
         record.status = Status::Running;
-        record.sessions.push(Session {
-            process: record::ProcessId::current(),
-            binary: surroundings.binary.clone(),
-            from_step: done,
-            identity: record.identity.hash(),
-            started: clock.started(),
-            written: clock.started(),
-            seconds: 0.0,
-            clock_jumps: Vec::new(),
-            clock_jump_count: 0,
-            changed,
-            git: surroundings.git.clone(),
-            patch: None,
-            machine: surroundings.machine.clone(),
-            device: surroundings.device.clone(),
-            cache: surroundings.cache.clone(),
-            kernels: Vec::new(),
-            peak_resident_bytes: None,
-        });
+        record.sessions.push(surroundings.session(&record.identity, &clock, done, changed));
+        for check in &surroundings.checks {
+            record.note(check.clone());
+        }
+        record.note(held(room.as_ref()));
+        // Of steps that are made again.
+        record.gates.retain(|gate| gate.step <= done);
+        record.tensors.retain(|at| done > 0 && at.step <= done);
+        // First of all files: a process that is killed before the others leaves a run that goes on, and none that is broken.
+        record::set_seal_aside(folder)?;
+        record.write(folder)?;
+        record::unseal(folder)?;
         let patch = record::patch_file(record.sessions.len());
         if let (Some(written), Some(session)) =
             (surroundings.git.patch(), record.sessions.last_mut())
@@ -133,22 +126,6 @@ impl Recorder {
             // One that is too large is known by its hash.
             session.patch = folder.join(&patch).exists().then_some(patch);
         }
-        for check in &surroundings.checks {
-            record.note(check.clone());
-        }
-        record.note(match &room {
-            Some(room) if !room.is_held() => Gate::skipped(
-                "disk space is held",
-                "this file system cannot hold it: a disk that fills up may end a save",
-            ),
-            _ => Gate::ok(
-                "disk space is held",
-                format!("{LAST_BYTES} bytes to say how the run ends"),
-            ),
-        });
-        // Of steps that are made again.
-        record.gates.retain(|gate| gate.step <= done);
-        record.tensors.retain(|at| done > 0 && at.step <= done);
         let (mut start, mut resumed) = (None, None);
         let tensors = Rows::open(folder, TENSORS_FILE, |state: &State| {
             let stays = done > 0 && state.step <= done;
@@ -165,9 +142,7 @@ impl Recorder {
             let at = |state: &State| TensorsAt { step: done, sha256: state.sha256() };
             record.tensors.extend(resumed.as_ref().map(at));
         }
-        record::set_seal_aside(folder)?;
         record.write(folder)?;
-        record::unseal(folder)?;
         let folder = folder.to_owned();
         let began = None;
         Ok(Recorder {
@@ -378,3 +353,15 @@ fn unfinished(folder: &Path, product: &Path) -> Result<(Record, File), RunError>
 
 /// Updates after which everything that LoRA trains has had gradients: A moves one update after B.
 const COMPARABLE_UPDATES: u64 = 2;
+
+/// Whether the room to say how the run ends is held, and not only counted.
+fn held(room: Option<&Reserve>) -> Gate {
+    const NAME: &str = "disk space is held";
+    match room {
+        Some(room) if !room.is_held() => Gate::skipped(
+            NAME,
+            "this file system cannot hold it: a disk that fills up may end a save",
+        ),
+        _ => Gate::ok(NAME, format!("{LAST_BYTES} bytes to say how the run ends")),
+    }
+}

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use record::{Binary, Gate, Git, Machine, RecordError};
+use record::{
+    Binary, Change, Clock, Gate, Git, Identity, Machine, ProcessId, RecordError, Session,
+};
 use serde_json::Value;
 
 /// Gathered by whoever starts the run, as it is when the run starts.
@@ -54,5 +56,34 @@ impl Surroundings {
             allow_changed: Vec::new(),
             signing_key: None,
         })
+    }
+
+    /// The session of a run that this process begins after `done` steps; its patch is not kept yet.
+    pub(crate) fn session(
+        &self,
+        identity: &Identity,
+        clock: &Clock,
+        done: usize,
+        changed: Vec<Change>,
+    ) -> Session {
+        Session {
+            process: ProcessId::current(),
+            binary: self.binary.clone(),
+            from_step: done,
+            identity: identity.hash(),
+            started: clock.started(),
+            written: clock.started(),
+            seconds: 0.0,
+            clock_jumps: Vec::new(),
+            clock_jump_count: 0,
+            changed,
+            git: self.git.clone(),
+            patch: None,
+            machine: self.machine.clone(),
+            device: self.device.clone(),
+            cache: self.cache.clone(),
+            kernels: Vec::new(),
+            peak_resident_bytes: None,
+        }
     }
 }
