@@ -116,6 +116,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_program_that_was_changed_since_its_commit_says_so() {
+        let built = |changed| Built { commit: "0123456789abcdef".into(), changed };
+        assert_eq!(built(false).to_string(), "0123456789ab");
+        assert_eq!(built(true).to_string(), "0123456789ab, with uncommitted changes");
+    }
+
+    #[test]
     fn this_machine_says_what_it_is() {
         let machine = Machine::current();
         assert!(machine.cores > 0 && !machine.processor.is_empty() && !machine.host.is_empty());
