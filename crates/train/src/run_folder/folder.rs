@@ -180,6 +180,20 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_that_another_run_has_is_not_free() {
+        let root = tempfile::tempdir().unwrap();
+        check_free(&root.path().join("run")).unwrap();
+        let held = create(&root.path().join("run")).unwrap();
+        let busy = check_free(&root.path().join("run")).unwrap_err();
+        assert!(matches!(busy, RunError::InUse { .. }), "{busy}");
+        drop(held);
+        check_free(&root.path().join("run")).unwrap();
+        fs::write(root.path().join("run").join(RECORD_FILE), "").unwrap();
+        let taken = check_free(&root.path().join("run")).unwrap_err();
+        assert!(matches!(taken, RunError::RunExists { .. }), "{taken}");
+    }
+
+    #[test]
     fn a_disk_needs_as_much_as_is_asked_for() {
         let folder = tempfile::tempdir().unwrap();
         need_space(folder.path(), "nothing", 0).unwrap();
