@@ -14,7 +14,11 @@ pub(crate) fn refuse(
     messages: &[Value],
     tools: Option<&Value>,
 ) -> Result<(), SampleError> {
-    let is_some = |value: &Value| value.as_array().is_none_or(|list| !list.is_empty());
+    let is_some = |value: &Value| match value {
+        Value::Null => false,
+        Value::Array(list) => !list.is_empty(),
+        _ => true,
+    };
     let tools = tools.filter(|tools| is_some(tools));
     let calls = |message: &Value| message.get("tool_calls").is_some_and(is_some);
     if tools.is_none() && !messages.iter().any(calls) {
@@ -66,7 +70,9 @@ mod tests {
     fn what_a_template_reads_passes_and_what_it_does_not_is_named() {
         let (tool, call) = (json!([{"type": "function"}]), json!([{"function": {"name": "f"}}]));
         assert_eq!(refused(READS, tool.clone(), call.clone()), None);
-        assert_eq!(refused(READS_NEITHER, json!([]), json!([])), None);
+        for nothing in [json!([]), Value::Null] {
+            assert_eq!(refused(READS_NEITHER, nothing.clone(), nothing), None);
+        }
         assert_eq!(refused(READS_NEITHER, tool, json!([])).as_deref(), Some("`tools`"));
         let calls = refused(READS_NEITHER, json!([]), call);
         assert_eq!(calls.as_deref(), Some("`tool_calls` of message 1"));
