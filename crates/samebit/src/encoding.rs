@@ -44,7 +44,7 @@ pub(crate) fn encode(
     let (dataset, cache) = match cache {
         Some(Ok(cache)) => {
             let (length, rule) = (resolved.max_length.value, resolved.too_long());
-            let key = CacheKey::new(&corpus, &text, vocab, length, rule, resolved.template_time());
+            let key = CacheKey::new(&corpus, text, vocab, length, rule, resolved.template_time());
             cache.get_or_encode(&key, &corpus, encode)?
         }
         off => {

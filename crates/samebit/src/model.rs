@@ -7,6 +7,7 @@ use clap::Args;
 use formats::{Checkpoint, Dtype, ModelConfig};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::OnceLock;
 use text::{ChatTemplate, TextIdentity, Tokenizer};
 use train::{Facts, Requested};
 
@@ -26,6 +27,8 @@ pub(crate) struct Model {
     pub(crate) checkpoint: Checkpoint,
     /// What the reference came to, for records.
     pub(crate) identity: String,
+    /// Hashes of its text files, once they were asked for.
+    text: OnceLock<TextIdentity>,
 }
 
 /// Resolves a reference and opens its checkpoint.
@@ -33,7 +36,7 @@ pub(crate) fn open(reference: &str, source: &Source, quiet: bool) -> Result<Mode
     let resolved = resolve(reference, source, quiet)?;
     // It may be what a run in mode full made.
     sealed::check_product(&resolved.path)?;
-    Ok(Model { checkpoint: Checkpoint::open(&resolved.path)?, identity: resolved.identity })
+    Ok(Model::new(Checkpoint::open(&resolved.path)?, resolved.identity))
 }
 
 /// Opens the model that settings name.
@@ -94,6 +97,11 @@ pub(crate) fn config(
 }
 
 impl Model {
+    /// An open checkpoint under a name.
+    pub(crate) fn new(checkpoint: Checkpoint, identity: String) -> Model {
+        Model { checkpoint, identity, text: OnceLock::new() }
+    }
+
     /// The model's tokenizer.
     pub(crate) fn tokenizer(&self) -> Result<Tokenizer> {
         if let Some(metadata) = self.checkpoint.gguf_metadata() {
@@ -123,16 +131,20 @@ impl Model {
     }
 
     /// Hashes of all that decides how text is encoded.
-    pub(crate) fn text_identity(&self) -> Result<TextIdentity> {
-        Ok(match self.checkpoint.gguf_metadata() {
+    pub(crate) fn text_identity(&self) -> Result<&TextIdentity> {
+        if let Some(text) = self.text.get() {
+            return Ok(text);
+        }
+        let text = match self.checkpoint.gguf_metadata() {
             Some(metadata) => TextIdentity::of_gguf(metadata),
             None => TextIdentity::of_folder(self.checkpoint.path())?,
-        })
+        };
+        Ok(self.text.get_or_init(|| text))
     }
 
     /// Hashes of the text's parts, which join a run's identity, so that a resumed run names what changed.
     pub(crate) fn identity_hashes(&self) -> Result<BTreeMap<String, String>> {
-        let text = self.text_identity()?;
+        let text = self.text_identity()?.clone();
         let hashes = [
             ("tokenizer", text.tokenizer),
             ("special_tokens", text.special),

@@ -60,9 +60,7 @@ fn checks(
     sample: usize,
 ) -> Result<Vec<Gate>, EngineError> {
     let lengths = dataset.lengths();
-    if resolved.lora().is_some() {
-        engine.init_adapter(resolved.seed.value);
-    }
+    engine.init_adapter(resolved.seed.value);
     let mut checks =
         vec![loss(engine, dataset, resolved, sample)?, gates::gradients_together(engine)?];
     // B begins as zeros, which would hide the adapters from the rest.

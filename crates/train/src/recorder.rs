@@ -299,7 +299,6 @@ impl Recorder {
     }
 }
 
-/// Takes the folder of a run that is not finished, and its record.
 /// Whether the run of a folder may go on, as [`Recorder::resume`] finds it, and whether its newest checkpoint is whole;
 /// nothing is written. Gives the steps of that checkpoint, and what changed and was let pass.
 pub(crate) fn resumable<E: From<RunError>>(
@@ -340,6 +339,7 @@ fn verify(
     Ok((changed, newest))
 }
 
+/// Takes the folder of a run that is not finished, and its record.
 fn unfinished(folder: &Path, product: &Path) -> Result<(Record, File), RunError> {
     // A folder without a run gets no lock file.
     Record::read(folder)?;

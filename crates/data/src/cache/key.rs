@@ -17,7 +17,8 @@ pub struct CacheKey(String);
 
 impl CacheKey {
     /// The key of a corpus, encoded by a model's files under these limits ([`crate::Encoder`]'s fields of the same
-    /// names); `template_time` is the moment that the encoder's template is told, where it asks for the date. Names, places and weights of sources are not in it: they change no token.
+    /// names); `template_time` is the moment that the encoder's template is told, where it asks for the date.
+    /// Names, places and weights of sources are not in it: they change no token.
     pub fn new(
         corpus: &Corpus,
         text: &TextIdentity,

@@ -291,9 +291,8 @@ impl Resolved {
         let s = &requested.settings;
         let method = s.method.unwrap_or(MethodKind::Grpo);
         refuse_ignored(requested, method)?;
-        let mut train = Requested { settings: s.train.clone(), sources: requested.sources.clone() };
-        train.settings.max_steps.get_or_insert(STEPS);
-        let asked = train;
+        let mut asked = Requested { settings: s.train.clone(), sources: requested.sources.clone() };
+        asked.settings.max_steps.get_or_insert(STEPS);
         let train = asked.resolve(facts)?;
         let raw = requested.or_default("raw", s.raw, false);
         let method = match method {

@@ -120,7 +120,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         None
     } else {
         let checkpoint = Checkpoint::open(staged.path())?;
-        let merged = Model { checkpoint, identity: args.out.display().to_string() };
+        let merged = Model::new(checkpoint, args.out.display().to_string());
         let device = Device::new(&args.compute)?;
         let check = merge_check::check(&model, &adapter, &merged, &device, quiet);
         Some(check.context("the merge was checked and is not kept (--no-check leaves this out)")?)

@@ -133,8 +133,8 @@ const EDITED: &str = "record";
 /// A record whose settings and hashes are not those that its last session began with.
 fn edited(record: &Record) -> Option<Change> {
     let (is, session) = (record.identity.hash(), record.sessions.last()?);
-    let change = |was: &String| Change { key: EDITED.into(), setting: false, was: was.clone(), is };
-    (session.identity != record.identity.hash()).then(|| change(&session.identity))
+    let was = session.identity.clone();
+    (was != is).then(|| Change { key: EDITED.into(), setting: false, was, is })
 }
 
 /// The key of a change that a broken seal tells of.
